@@ -4,30 +4,22 @@ The shapes are those that clients of the field send: Search-R1's search server, 
 and Jina, `rerank` of TEI (Hugging Face's text-embeddings-inference).
 """
 
+from operator import itemgetter
 from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Request
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    Strict,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Strict, ValidationError
 
 from serve.chat import MODEL, shelf_of
 from serve.engine import Job
 from serve.errors import describe
-from serve.routes import BODY_ALONE, AppEngine, ShelfNames, Text, check_text
+from serve.routes import BODY_ALONE, TEXT, AppEngine, ShelfNames, Text, check_text
 from serve.shelves import Scope
 
 MAX_QUERIES = 4096  # a training step asks for all of its rollouts at once
 MAX_DOCUMENTS = 1000
 _TOP_K = 3  # of Search-R1's server
-_TEXT = TypeAdapter(Text)
 LongText = Annotated[str, Strict(), AfterValidator(check_text)]
 
 router = APIRouter(dependencies=BODY_ALONE, tags=["agents"])
@@ -129,12 +121,12 @@ async def search(body: SearchRequest, request: Request, engine: AppEngine) -> Se
     `faults` says why: the others are answered. The same request has the same result to the bit.
     """
     scope = engine.scope(request, body.shelf)
-    job = Job("retrieve", scope, body.topk or _TOP_K, alone=_id_of(request))
+    job = Job("retrieve", scope, body.topk or _TOP_K, alone=request.state.request_id)
     good: dict[int, str] = {}
     faults: dict[int, str] = {}
     for number, query in enumerate(body.queries):
         try:
-            good[number] = _TEXT.validate_python(query)
+            good[number] = TEXT.validate_python(query)
         except ValidationError as error:
             faults[number] = describe(error.errors()[0])
     out = SearchOut(result=[[] for _ in body.queries], faults=faults or None)
@@ -178,16 +170,11 @@ async def rerank_tei(body: TeiRequest, request: Request, engine: AppEngine) -> l
     return ranks
 
 
-def _id_of(request: Request) -> str:
-    id: str = request.state.request_id
-    return id
-
-
 async def _scores(
     engine: AppEngine, request: Request, scope: Scope, query: str, texts: list[str]
 ) -> list[tuple[int, float, float]]:
     """Place, score and relevance of each text, best first, ties by place."""
-    job = Job("rerank", scope, context=query, alone=_id_of(request))
+    job = Job("rerank", scope, context=query, alone=request.state.request_id)
     results = await engine.run(request, job, texts)
     scored = []
     for index, result in enumerate(results):
@@ -195,4 +182,4 @@ async def _scores(
         if result["is_log_odds"]:
             relevance = float(np.exp(-np.logaddexp(0.0, -relevance)))
         scored.append((index, result["score"], relevance))
-    return sorted(scored, key=lambda each: (-each[1], each[0]))
+    return sorted(scored, key=itemgetter(1), reverse=True)

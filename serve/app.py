@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from fastapi import Depends, FastAPI
@@ -19,11 +17,10 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from rag import __version__
-from rag.core.wording import WITHHELD, WORDINGS
-from rag.pipeline import Pipeline
 from serve import agents, chat, documents, verifying
 from serve.engine import Engine
 from serve.errors import ErrorOut, add_error_handlers
+from serve.identity import Person
 from serve.middleware import Gate
 from serve.routes import router
 from serve.settings import ServeSettings
@@ -57,9 +54,9 @@ def create_app(
         >>> "/v1/ask" in app.openapi()["paths"]
         True
     """
-    own = ExitStack()
+    temporary = ExitStack()
     if folder is None:
-        folder = Path(own.enter_context(tempfile.TemporaryDirectory(prefix=RUN_PREFIX)))
+        folder = Path(temporary.enter_context(tempfile.TemporaryDirectory(prefix=RUN_PREFIX)))
     engine = Engine(settings, open_pipeline, folder)
 
     @asynccontextmanager
@@ -77,7 +74,7 @@ def create_app(
             for task in tasks:
                 task.cancel()
             await engine.close()
-            own.close()
+            temporary.close()
 
     api_routes = [route for part in _ROUTERS for route in part.routes]
     keys = (HTTPBearer(auto_error=False), APIKeyHeader(name="X-API-Key", auto_error=False))
@@ -101,10 +98,6 @@ def create_app(
     return app
 
 
-def _facts(pipeline: Pipeline) -> tuple[int, list[str]]:
-    return pipeline.n_passages, pipeline.folders
-
-
 def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
     """Routes of the page, of the API's description, their files, and the settings that the page
     shows.
@@ -115,54 +108,37 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
 
     async def page_settings(request: Request) -> Response:
         engine: Engine = request.app.state.engine
-        shelves = list(engine.shelves)
-        is_one = not settings.has_shelves
-        person = request.state.person
-        n_passages: int | None = sum(shelf.n_passages for shelf in shelves)
-        folders: list[str] = []
-        names: list[str] = []
-        # Names of files and shelves are for those with a key.
-        if person.name:
-            names = [shelf.name for shelf in shelves]
-        if is_one:
-            n_passages = None
-            pipeline = shelves[0].pipeline
-            if pipeline is not None:
-                seen = pipeline.for_groups(person.groups)
-                n_passages, folders = await engine.threads.in_thread(_facts, seen)
-        return JSONResponse(
-            {
-                "examples": settings.example_questions,
-                "needs_key": settings.knows_people,
-                "n_passages": n_passages,
-                "files": settings.files is not None,
-                "feedback": settings.feedback_file is not None,
-                "folders": folders if person.name else [],
-                "read_only": shelves[0].read_only() if is_one else "",
-                **({} if is_one else {"shelves": names}),
-            }
-        )
+        return JSONResponse(await _shown(engine, request.state.person))
 
-    answers = {
-        **dict.fromkeys(_PAGES, page),
-        "/page.json": page_settings,
-        "/static/wordings.js": _wordings,
-    }
     routes: list[BaseRoute] = []
-    for path, answer in answers.items():
+    for path, answer in {**dict.fromkeys(_PAGES, page), "/page.json": page_settings}.items():
         routes.append(Route(path, answer, methods=["GET"], include_in_schema=False))
     # Swagger UI without its content delivery network.
     static = StaticFiles(directory=_WEB, packages=[("fastapi_offline", "static")])
     return [*routes, Mount("/static", static)]
 
 
-async def _wordings(request: Request) -> Response:
-    """The words for answers, as a module of the page."""
-    table: dict[str, dict[str, dict[str, str]]] = {}
-    for kind, by_certainty in WORDINGS.items():
-        table[kind] = {certainty: asdict(wording) for certainty, wording in by_certainty.items()}
-    module = (
-        f"export const wordings = {json.dumps(table)};\n"
-        f"export const withheld = {json.dumps(WITHHELD)};\n"
-    )
-    return Response(module, media_type="text/javascript")
+async def _shown(engine: Engine, person: Person) -> dict[str, object]:
+    """What the page shows a person; names of files and shelves are for those with a key."""
+    settings = engine.settings
+    shelves = list(engine.shelves)
+    shown: dict[str, object] = {
+        "examples": settings.example_questions,
+        "needs_key": settings.knows_people,
+        "n_passages": None,
+        "files": settings.files is not None,
+        "feedback": settings.feedback_file is not None,
+        "folders": [],
+        "read_only": "",
+    }
+    if settings.has_shelves:
+        shown["n_passages"] = sum(shelf.n_passages for shelf in shelves)
+        shown["shelves"] = [shelf.name for shelf in shelves if person.name]
+        return shown
+    shown["read_only"] = shelves[0].read_only()
+    if shelves[0].pipeline is not None:
+        readable = shelves[0].pipeline.for_groups(person.groups)
+        shown["n_passages"] = await asyncio.to_thread(lambda: readable.n_passages)
+        if person.name:
+            shown["folders"] = await asyncio.to_thread(lambda: readable.folders)
+    return shown

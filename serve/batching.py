@@ -78,7 +78,6 @@ class MicroBatcher:
         self.queue = deque[_Entry]()
         self._changed = asyncio.Event()
         self._closing = False
-        self._task: asyncio.Task[None] | None = None
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="rag-model")
         self._free = asyncio.Semaphore(workers)
         self._running = set[_Entry]()
@@ -87,7 +86,7 @@ class MicroBatcher:
 
     def start(self) -> None:
         """Start dispatching; call it on the running event loop."""
-        self._task = asyncio.get_running_loop().create_task(self._dispatch(), name="rag-batcher")
+        self._task = asyncio.create_task(self._dispatch())
 
     async def submit(self, key: Hashable, items: Sequence[str]) -> list[tuple[Result, float]]:
         """Run `items`, possibly in one batch with others' items; all are accepted or none.
@@ -127,12 +126,10 @@ class MicroBatcher:
         self._closing = True
         self._changed.set()
         is_drained = True
-        if self._task is not None:
-            done, _ = await asyncio.wait({self._task}, timeout=timeout_s)
-            is_drained = bool(done)
-            if not is_drained:
-                self._task.cancel()
-                await asyncio.wait({self._task})
+        try:
+            await asyncio.wait_for(self._task, timeout_s)
+        except TimeoutError:
+            is_drained = False
         for entry in (*self._running, *self.queue):
             if not entry.future.done():
                 entry.future.set_exception(shutting_down())

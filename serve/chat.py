@@ -1,10 +1,12 @@
 """What OpenAI's clients call: chat completions, vectors of texts, and the list of models."""
 
+import asyncio
 import base64
 import json
 import re
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote
 
@@ -16,7 +18,6 @@ from pydantic import (
     ConfigDict,
     Field,
     Strict,
-    TypeAdapter,
     ValidationError,
     field_validator,
     model_validator,
@@ -40,8 +41,7 @@ from serve.responses import (
     Source,
     Usage,
 )
-from serve.routes import MAX_QUESTION_CHARS, AppEngine, Text, check_text
-from serve.speech import Speech
+from serve.routes import MAX_QUESTION_CHARS, TEXT, AppEngine, check_text
 
 MODEL = "openqa-rag"
 _UNDERSTOOD = "Question as understood: "
@@ -60,7 +60,6 @@ _UNSUPPORTED = (
     *("logprobs", "top_logprobs", "logit_bias", "audio", "web_search_options"),
 )
 _NEUTRAL: tuple[object, ...] = (None, False, "none", "auto", [], {}, {"type": "text"})
-_TEXT = TypeAdapter(Text)
 
 router = APIRouter()
 
@@ -192,7 +191,7 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
     conditions = parse_filter(body.filter)
     message, previous = _last_questions(body.messages)
     try:
-        message = _TEXT.validate_python(message)
+        message = TEXT.validate_python(message)
     except ValidationError as error:
         raise invalid_request(f"the last user message: {error.errors()[0]['msg']}") from None
     scope = engine.scope(request, shelf)
@@ -201,16 +200,36 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
         return _respond(reply, reply.whole(_GREETED))
     context = context_of(message, previous)
     job = Job("ask", scope, _TOP_K, _N_BEST, conditions, context=context)
-    reply.understood = f"{context} {message}" if context else message
-    if body.stream and body.most_tokens is None:
-        speech = Speech(engine, request, job, message)
-        first = await speech.next_piece()
-        if first is not None:
-            return _stream(reply, _spoken(reply, speech, first))
-        result = await speech.result()
-    else:
+    reply.understood = f"{context} {message}".strip()
+    if not body.stream or body.most_tokens is not None:
         (result,) = await engine.run(request, job, [message])
-    return _respond(reply, reply.answered(result))
+        return _respond(reply, reply.answered(result))
+    speech = _Speech(engine, request, job, message)
+    first = await speech.pieces.get()
+    if first is None:
+        # An error before the first word is the status of the response.
+        await speech.results
+    return _stream(reply, _spoken(reply, speech, first))
+
+
+class _Speech:
+    """The words of an answer as they come, and then the answer.
+
+    Attributes:
+        pieces: the words; None once the answer is there, or has failed.
+        results: the answer alone, see `Engine.run`.
+    """
+
+    def __init__(self, engine: Engine, request: Request, job: Job, question: str) -> None:
+        loop = asyncio.get_running_loop()
+        self.pieces = asyncio.Queue[str | None]()
+
+        def on_text(text: str) -> None:
+            loop.call_soon_threadsafe(self.pieces.put_nowait, text)
+
+        spoken = replace(job, on_text=on_text)
+        self.results = asyncio.create_task(engine.run(request, spoken, [question]))
+        self.results.add_done_callback(lambda _: self.pieces.put_nowait(None))
 
 
 class _ReplyMaker:
@@ -244,13 +263,9 @@ class _ReplyMaker:
         )
         if spoken:
             content = f"{spoken.rstrip()}\n\n{content}".rstrip()
-        best = next(iter(result["answers"]), None)
-        return self.whole(
-            content,
-            sources,
-            None if best is None else best["confidence"],
-            result["no_answer_confidence"],
-        )
+        confidences = [answer["confidence"] for answer in result["answers"]]
+        best = next(iter(confidences), None)
+        return self.whole(content, sources, best, result["no_answer_confidence"])
 
     def whole(
         self,
@@ -280,42 +295,41 @@ class _ReplyMaker:
 
 
 def _respond(reply: _ReplyMaker, completion: Completion) -> Response:
-    """The reply as the request wants it: whole, or line by line."""
+    """The reply as the request wants it: whole, or as events."""
     if not reply.body.stream:
         return JSONResponse(completion.model_dump())
-    return _stream(reply, _lines(completion))
+    return _stream(reply, _written(completion))
 
 
 def _stream(reply: _ReplyMaker, parts: AsyncIterator[str | Completion]) -> Response:
     return StreamingResponse(_events(reply, parts), media_type="text/event-stream")
 
 
-async def _lines(completion: Completion) -> AsyncIterator[str | Completion]:
-    """The lines of a reply, then the reply."""
-    for line in completion.choices[0].message.content.splitlines(keepends=True):
-        yield line
+async def _written(completion: Completion) -> AsyncIterator[str | Completion]:
+    """The text of a reply, then the reply."""
+    yield completion.choices[0].message.content
     yield completion
 
 
 async def _spoken(
-    reply: _ReplyMaker, speech: Speech, first: str
+    reply: _ReplyMaker, speech: _Speech, piece: str | None
 ) -> AsyncIterator[str | Completion]:
     """The words of an answer as they come, then what is to be said of them, then the reply."""
     spoken = ""
-    piece: str | None = first
     try:
         while piece is not None:
             spoken += piece
             yield piece
-            piece = await speech.next_piece()
-        completion = reply.answered(await speech.result(), spoken)
+            piece = await speech.pieces.get()
+        (result,) = await speech.results
+        completion = reply.answered(result, spoken)
         # What was sent may end with white space, which the reply lacks.
         rest = completion.choices[0].message.content[len(spoken.rstrip()) :]
         if rest:
             yield rest
         yield completion
     finally:
-        speech.stop()
+        speech.results.cancel()
 
 
 async def _events(reply: _ReplyMaker, parts: AsyncIterator[str | Completion]) -> AsyncIterator[str]:
@@ -353,18 +367,19 @@ async def _events(reply: _ReplyMaker, parts: AsyncIterator[str | Completion]) ->
 
 def _last_questions(messages: list[ChatMessage]) -> tuple[str, str]:
     """The last user message, and the one before it as it was understood, "" if there is none."""
-    places = [place for place, message in enumerate(messages) if message.role == "user"]
-    if not places:
+    of_user = [number for number, message in enumerate(messages) if message.role == "user"]
+    if not of_user:
         raise invalid_request("there is no message of the user", "end with the question")
-    last = messages[places[-1]].text
-    if len(places) == 1:
-        return last, ""
-    previous = _cleaned(messages[places[-2]].text).strip()
+    *earlier, last = of_user
+    question = messages[last].text
+    if not earlier:
+        return question, ""
+    previous = _cleaned(messages[earlier[-1]].text).strip()
     if GREETING.fullmatch(previous):
-        return last, ""
-    reply = "\n".join(message.text for message in messages[places[-2] + 1 : places[-1]])
+        return question, ""
+    reply = "\n".join(message.text for message in messages[earlier[-1] + 1 : last])
     understood = (line for line in _cleaned(reply).splitlines() if line.startswith(_UNDERSTOOD))
-    return last, next(understood, previous).removeprefix(_UNDERSTOOD)
+    return question, next(understood, previous).removeprefix(_UNDERSTOOD)
 
 
 def _cleaned(text: str) -> str:
@@ -393,18 +408,12 @@ def _base_url(request: Request) -> str:
 
 def _sources(result: dict[str, Any], base_url: str) -> list[Source]:
     """The passages behind the answers: those they cite, or their paths, or their evidence."""
-    answers = result["answers"][:1]
-    cited = [
-        passage
-        for answer in answers
-        for passage in (answer.get("citations") or answer.get("path") or [answer["evidence"]])
-    ]
+    if not result["answers"]:
+        return []
+    best = result["answers"][0]
     passages = dict[tuple[str, str], dict[str, Any]]()
-    # Two shelves may have a passage of one id.
-    for passage in cited:
-        passages[passage.get("shelf", ""), passage["passage_id"]] = passage
-    for answer in answers:
-        passage = answer["evidence"]
+    for passage in (*(best.get("citations") or best.get("path") or ()), best["evidence"]):
+        # Two shelves may have a passage of one id.
         passages.setdefault((passage.get("shelf", ""), passage["passage_id"]), passage)
     return [
         _source(number, passage, base_url)
@@ -438,31 +447,28 @@ def _content(
     Addresses below `locked_url` need an API key, which a link cannot send: they are no links.
     """
     answers = result["answers"]
-    nothing = result["no_answer_confidence"]
     marks = " " + "".join(f"[{source.number}]" for source in sources)
     certainty = result["certainty"]
     wording = WORDINGS[result.get("kind", "answer")][certainty]
+    parts = list[str]()
     if not answers:
-        parts = [f"{wording.heading}: no passage seems to hold one."]
-    elif is_spoken:
-        parts = list[str]()
-        if certainty == "none":
-            parts.append(f"{wording.heading} in the passages ({nothing:.0%} sure of that).")
-    else:
+        parts.append(f"{wording.heading}: no passage seems to hold one.")
+    elif "promise" in result and certainty == "none":
+        parts.append(f"{WITHHELD}.")
+    elif certainty == "none":
+        nothing = result["no_answer_confidence"]
+        parts.append(f"{wording.heading} in the passages ({nothing:.0%} sure of that).")
+    if answers and not is_spoken:
         best = answers[0]
         text = _in_one_line(best["text"])
         if certainty == "none":
-            guess = f"{wording.guess}: {text}{marks} ({best['confidence']:.0%} sure)."
-            reason = f"{wording.heading} in the passages ({nothing:.0%} sure of that)."
-            if "promise" in result:
-                reason = f"{WITHHELD}."
-            parts = [reason, guess]
+            parts.append(f"{wording.guess}: {text}{marks} ({best['confidence']:.0%} sure).")
         elif wording.reason:
-            parts = [f"{wording.reason}. {wording.heading}{marks}:", f"> {text}"]
+            parts += [f"{wording.reason}. {wording.heading}{marks}:", f"> {text}"]
         elif certainty == "perhaps":
-            parts = [f"{wording.heading}: {text}{marks}"]
+            parts.append(f"{wording.heading}: {text}{marks}")
         else:
-            parts = [text + marks]
+            parts.append(text + marks)
     if answers and answers[0].get("note"):
         parts.append(f"Note: {answers[0]['note'].rstrip('.')}.")
     if result.get("notice"):

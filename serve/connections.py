@@ -16,13 +16,6 @@ from rag.core.log import get_logger
 log = get_logger(__name__)
 _HEADERS_S = 15.0
 _QUIET_S = 60.0
-_REPEATED = (
-    "socket.accept()",
-    "Invalid HTTP request",
-    "Unsupported upgrade",
-    "No supported WebSocket",
-    "a connection was",
-)
 
 
 def most_connections() -> int:
@@ -159,8 +152,8 @@ class GuardedProtocol(asyncio.Protocol):
 
 
 class OncePerMinute(logging.Filter):
-    """Drops lines about connections, which clients can cause at will, that came in the minute
-    before.
+    """Drops lines that came in the minute before: clients can cause those about connections at
+    will.
     """
 
     def __init__(self) -> None:
@@ -169,14 +162,11 @@ class OncePerMinute(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to write a record."""
-        text = str(record.msg)
-        for kind in _REPEATED:
-            if text.startswith(kind):
-                is_new = record.created - self._last_s.get(kind, 0.0) >= _QUIET_S
-                if is_new:
-                    self._last_s[kind] = record.created
-                return is_new
-        return True
+        last_s = self._last_s.get(record.msg, -_QUIET_S)
+        is_new = record.created - last_s >= _QUIET_S
+        if is_new:
+            self._last_s[record.msg] = record.created
+        return is_new
 
 
 def quieten_connections() -> None:

@@ -3,6 +3,7 @@
 A change is accepted once it is on disk, and made together with others, see `serve.uploads`.
 """
 
+import asyncio
 import json
 import math
 import re
@@ -46,14 +47,13 @@ from serve.errors import ApiError, describe, invalid_request
 from serve.responses import Accepted, DeletedOut, DocumentId, DocumentOut, DocumentsOut
 from serve.routes import AppEngine, ShelfName
 from serve.shelves import Scope, Shelf
-from serve.uploads import WAIT_S, Change, Uploads, Version
+from serve.uploads import WAIT_S, Change, Version
 
 Body = TypeVar("Body")
 router = APIRouter()
 _MOST_LISTED = 1000
 _MOST_METADATA = 10_000  # characters as JSON: they are stored with every passage
 
-_IN_WORDS = {int: "a number", float: "a number", list: "a list", dict: "an object"}
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
 _TEXTS = ("markdown", "rst", "asciidoc", "org", "latex", "text", "csv", "code", "ipynb")
 # Media types of what a browser shows; all else is downloaded.
@@ -65,7 +65,6 @@ _SHOWN = {
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 Name = Annotated[str, StringConstraints(strict=True)]
 _NO_SCRIPTS = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-
 
 _Wait = Annotated[bool, Query(description="answer once the change is made and searched")]
 _WAITED = "With `wait=true`: the change is on disk and searched"
@@ -122,34 +121,24 @@ _FORM["properties"]["file"] = {"type": "string", "format": "binary"}
 _BODIES = {"application/json": {"schema": _JSON}, "multipart/form-data": {"schema": _FORM}}
 
 
-async def _shelf(
-    request: Request, engine: Engine, name: str | None, *, changes: bool = True
-) -> Shelf:
-    """The shelf whose documents a request asks for or changes.
-
-    Access is refused without API keys, and changes where the server cannot write.
-    """
+def _scope(request: Request, engine: Engine, shelf: str | None) -> Scope:
+    """What a request for documents may see; it is refused without API keys."""
     if not engine.settings.knows_people:
         message = (
             "documents cannot be read or changed over HTTP because this server has no API keys"
         )
         raise ApiError(403, "documents_disabled", message, hint="set RAG_SERVE_API_KEYS")
-    scope = engine.scope(request, name)
-    shelf = engine.shelf(scope)
-    if changes:
-        await _check_editor(request, engine, scope)
-    reason = shelf.read_only() if changes else ""
-    if reason:
-        message = f"the index cannot be changed: {reason}"
-        raise ApiError(409, "index_read_only", message, hint="nothing was changed")
-    return shelf
+    return engine.scope(request, shelf)
 
 
-async def _check_editor(request: Request, engine: Engine, scope: Scope) -> None:
-    """Refuse changes by people who are no editors, where documents may be hidden from some.
+async def _edited(request: Request, engine: Engine, name: str | None) -> Shelf:
+    """The shelf whose documents an editor changes, if the server may write the index.
 
-    Whoever changes documents learns which ids there are.
+    Whoever changes documents learns which ids there are: where documents may be hidden from some,
+    only editors may.
     """
+    scope = _scope(request, engine, name)
+    shelf = engine.shelf(scope)
     editors = engine.settings.editors
     if editors is None:
         hides = await engine.read(replace(scope, groups=frozenset()), _hides)
@@ -159,6 +148,33 @@ async def _check_editor(request: Request, engine: Engine, scope: Scope) -> None:
     if not is_editor:
         message = "only people of the group RAG_SERVE_EDITORS may change documents here"
         raise ApiError(403, "no_editor", message, hint="nothing was changed")
+    reason = shelf.read_only()
+    if reason:
+        message = f"the index cannot be changed: {reason}"
+        raise ApiError(409, "index_read_only", message, hint="nothing was changed")
+    return shelf
+
+
+async def _accept(shelf: Shelf, change: Change) -> Version:
+    """Put a change on disk; what became of it if a client waits for that."""
+    version = await shelf.uploads.add(change)
+    if change.until_s is None:
+        return version
+    ended = await _found(shelf, version.id, math.inf)
+    if ended.error is not None:
+        raise ended.error
+    return ended
+
+
+async def _found(shelf: Shelf, id: str, wait_s: float) -> Version:
+    """What became of a change; one that has ended is searched."""
+    version = await shelf.uploads.find(id, wait_s)
+    if version is None:
+        raise ApiError(404, "version_not_found", f"no change has the id {id[:100]!r}")
+    if version.status != "waiting":
+        # Another worker may have made it.
+        await asyncio.to_thread(shelf.replace)
+    return version
 
 
 def _hides(pipeline: Pipeline) -> bool:
@@ -185,7 +201,7 @@ async def send(
     comes then. Sending the same again changes nothing. Of several files those that cannot be read
     are named (`unreadable`), the others added; `notes` says what conversion lost.
     """
-    chosen = await _shelf(request, engine, shelf)  # before anything is read
+    edited = await _edited(request, engine, shelf)  # before anything is read
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         documents, remarks = await _uploaded(request, engine)
     else:
@@ -194,12 +210,10 @@ async def send(
     problem = _problem(documents)
     if problem:
         raise invalid_request(problem, "nothing was changed")
-    change = Change(documents=tuple(documents), until_s=_until(wait))
-    version = await chosen.uploads.add(change)
+    version = await _accept(edited, Change(documents=tuple(documents), until_s=_until(wait)))
     if not wait:
         ids = [DocumentId(id=document.id) for document in documents]
-        return _accepted(chosen, version, documents=ids, **remarks)
-    version = await _made(chosen.uploads, version)
+        return _accepted(edited, version, documents=ids, **remarks)
     made = DocumentsOut(
         documents=version.documents,
         index_version=version.index_version,
@@ -234,16 +248,6 @@ def _accepted(shelf: Shelf, version: Version, **reply: Any) -> Response:
     return _body(accepted, 202, {"Location": address})
 
 
-async def _made(uploads: Uploads, version: Version) -> Version:
-    """The end of a change; an ApiError if it was not made."""
-    ended = await uploads.find(version.id, math.inf)
-    if ended is None:
-        raise ApiError(500, "internal_error", "the change is gone", hint="send it again")
-    if ended.error is not None:
-        raise ended.error
-    return ended
-
-
 @router.get("/v1/versions/{id}", tags=["documents"], response_model_exclude_defaults=True)
 async def version(
     id: str,
@@ -257,12 +261,7 @@ async def version(
     With `wait_s`, the answer waits for the end up to so many seconds. A document that could not be
     added stands in `failed`, with the reason. The last thousand changes are known.
     """
-    chosen = await _shelf(request, engine, shelf, changes=False)
-    await _check_editor(request, engine, engine.scope(request, shelf))
-    found = await chosen.uploads.find(id, wait_s)
-    if found is None:
-        raise ApiError(404, "version_not_found", f"no change has the id {id[:100]!r}")
-    return found
+    return await _found(await _edited(request, engine, shelf), id, wait_s)
 
 
 def _problem(documents: Sequence[Document]) -> str:
@@ -282,7 +281,7 @@ async def _listed(request: Request) -> list[Document]:
     if not request.headers.get("content-type", "").startswith("application/json"):
         message = "the body is neither JSON nor form data"
         hint = "send Content-Type: application/json, or upload with curl -F file=@guide.pdf"
-        raise ApiError(415, "unsupported_media_type", message, hint=hint)
+        raise ApiError(415, "unsupported_media_type", message, hint)
     body = validated(DocumentsRequest.model_validate_json, await request.body())
     return [
         Document(sent.id, sent.title, sent.text, metadata=tuple(sent.metadata.items()))
@@ -296,23 +295,20 @@ async def _uploaded(request: Request, engine: Engine) -> tuple[list[Document], d
         if len(dict(fields)) < len(fields):
             raise invalid_request("a field of the form is given twice", "give metadata once")
         body = validated(FilesRequest.model_validate, dict(fields))
-        files = [
-            value
-            for _, value in form.multi_items()
-            if isinstance(value, UploadFile) and value.filename
-        ]
-        if not files:
+        contents = []
+        for _, file in form.multi_items():
+            if isinstance(file, UploadFile) and file.filename:
+                name = Path(file.filename.replace("%22", '"')).name
+                contents.append((name, await file.read()))
+        if not contents:
             raise invalid_request("the form has no file", "curl -F file=@guide.pdf")
-        contents = [
-            (Path(str(file.filename).replace("%22", '"')).name, await file.read()) for file in files
-        ]
     converting = engine.conversions.convert(request.state.person.name, contents)
     documents, remarks = await engine.while_connected(request, converting, limit_s=None)
-    documents = [
-        replace(document, metadata=tuple({**dict(document.metadata), **body.metadata}.items()))
-        for document in documents
-    ]
-    return documents, {kind: lines for kind, lines in remarks.items() if lines}
+    described = []
+    for document in documents:
+        metadata = {**dict(document.metadata), **body.metadata}
+        described.append(replace(document, metadata=tuple(metadata.items())))
+    return described, {kind: lines for kind, lines in remarks.items() if lines}
 
 
 def validated(validate: Callable[[Any], Body], value: Any) -> Body:
@@ -326,20 +322,8 @@ def validated(validate: Callable[[Any], Body], value: Any) -> Body:
         return validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        is_text = where.endswith((".id", ".text", ".title"))
-        message = describe(first)
-        hint = ""
-        if is_text and first["type"] == "missing":
-            message = f"{where}: missing, expected text"
-            hint = "nothing was changed"
-        elif is_text and first["type"] == "string_type":
-            found = _IN_WORDS.get(type(first["input"]), "no text")
-            message = f"{where}: found {found}, expected text"
-            hint = "nothing was changed"
-        elif "metadata" in where:
-            hint = METADATA_HINT
-        raise invalid_request(message, hint) from None
+        hint = METADATA_HINT if "metadata" in first["loc"] else "nothing was changed"
+        raise invalid_request(describe(first), hint) from None
 
 
 @router.get("/v1/documents", tags=["documents"], response_model_exclude_unset=True)
@@ -355,8 +339,7 @@ async def listing(
 
     `next` is null at the end.
     """
-    await _shelf(request, engine, shelf, changes=False)
-    scope = engine.scope(request, shelf)
+    scope = _scope(request, engine, shelf)
     try:
         # One more than is shown tells whether others follow.
         version, total, page = await engine.read(scope, _page, after, limit + 1)
@@ -403,11 +386,10 @@ async def delete(
 
     If there is no such document, `deleted` is false.
     """
-    chosen = await _shelf(request, engine, shelf)
-    version = await chosen.uploads.add(Change(deleted=(document_id,), until_s=_until(wait)))
+    edited = await _edited(request, engine, shelf)
+    version = await _accept(edited, Change(deleted=(document_id,), until_s=_until(wait)))
     if not wait:
-        return _accepted(chosen, version)
-    version = await _made(chosen.uploads, version)
+        return _accepted(edited, version)
     is_deleted = version.deleted[document_id]
     return _body(
         DeletedOut(id=document_id, deleted=is_deleted, index_version=version.index_version)
@@ -437,22 +419,22 @@ async def file(path: str, request: Request, engine: AppEngine, page: str = "") -
         engine.audit(request, scope, [passage.id for passage in passages])
     if is_sent:
         return PlainTextResponse(_text_of(passages), headers=_HEADERS)
-    place = await engine.threads.in_thread(_inside, folder, path) if passages else None
-    if place is None:
+    file = await asyncio.to_thread(_inside, folder, path) if passages else None
+    if file is None:
         hint = "it is gone, or was not indexed"
         raise ApiError(404, "file_not_found", f"there is no file {path[:100]!r}", hint=hint)
     kind = kind_by_name(path)
     if kind == "pdf" and page:
-        number = await engine.threads.in_thread(number_of_page, place, page)
+        number = await asyncio.to_thread(number_of_page, file, page)
         # relative, for proxies that serve this below another path
-        return RedirectResponse(f"./{quote(path.rsplit('/', 1)[-1])}#page={number}", 303)
-    headers = _HEADERS
+        return RedirectResponse(f"./{quote(file.name)}#page={number}", 303)
+    headers = dict(_HEADERS)
     if kind != "pdf":  # a sandbox would stop the browser's own viewer
-        headers = {**_HEADERS, "Content-Security-Policy": _NO_SCRIPTS}
+        headers["Content-Security-Policy"] = _NO_SCRIPTS
     if kind in _SHOWN:
-        return FileResponse(place, media_type=_SHOWN[kind], headers=headers)
+        return FileResponse(file, media_type=_SHOWN[kind], headers=headers)
     unknown = "application/octet-stream"
-    return FileResponse(place, media_type=unknown, headers=headers, filename=place.name)
+    return FileResponse(file, media_type=unknown, headers=headers, filename=file.name)
 
 
 def _indexed(pipeline: Pipeline, path: str) -> tuple[bool, list[Passage]]:
@@ -460,15 +442,15 @@ def _indexed(pipeline: Pipeline, path: str) -> tuple[bool, list[Passage]]:
     none.
     """
     entry = pipeline.index.documents.find(file_id(path))
-    readable = pipeline.readable
     if entry is None or not entry.rows:
         return False, []
-    if readable is not None and not readable.rows.mask[entry.rows.start]:
-        return False, []
+    readable = pipeline.readable
+    may_read = readable is None or readable.rows.mask[entry.rows.start]
     passages = pipeline.index.passages.get_many(entry.rows)
     location = passages[0].location
-    is_it = location is not None and location.path == path  # a record may have the id of a file
-    return (entry.sent, passages) if is_it else (False, [])
+    # A record may have the id of a file.
+    is_it = location is not None and location.path == path
+    return (entry.sent, passages) if is_it and may_read else (False, [])
 
 
 def _text_of(passages: Sequence[Passage]) -> str:
@@ -476,8 +458,9 @@ def _text_of(passages: Sequence[Passage]) -> str:
     parts = list[str]()
     above = tuple[str, ...]()
     for passage in passages:
-        place = passage.location
-        headings = place.headings if place and place.headings else (passage.title,)
+        headings: tuple[str, ...] = (passage.title,)
+        if passage.location and passage.location.headings:
+            headings = passage.location.headings
         for level, heading in enumerate(headings, start=1):
             if above[:level] != headings[:level]:
                 parts.append(f"{'#' * level} {heading}")
@@ -488,7 +471,7 @@ def _text_of(passages: Sequence[Passage]) -> str:
 
 def _inside(folder: Path, path: str) -> Path | None:
     try:
-        place = (folder / path).resolve()
-        return place if place.is_relative_to(folder.resolve()) and place.is_file() else None
+        file = (folder / path).resolve()
+        return file if file.is_relative_to(folder.resolve()) and file.is_file() else None
     except (OSError, ValueError, RuntimeError):  # a name too long, a loop of links
         return None

@@ -9,10 +9,10 @@ import hashlib
 import time
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from starlette.requests import Request
 
@@ -36,7 +36,6 @@ from serve.errors import ApiError, closed, invalid_request, refused, shutting_do
 from serve.metrics import ServerMetrics
 from serve.settings import ServeSettings
 from serve.shelves import OpenPipeline, Scope, Shelf, Shelves
-from serve.threads import Threads
 from serve.together import Together
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ log = get_logger(__name__)
 audit_log = get_logger("serve.audit")
 State = Literal["loading", "ready", "failed", "stopping"]
 Result = TypeVar("Result")
-Looked = ParamSpec("Looked")
 FOLLOW_S = 2.0  # between two looks for an update of an index
 _BATCH_WAIT_S = 0.008  # longest wait for a batch to fill up
 _CLOSE_S = 5.0  # for what no request waits for any more
@@ -120,8 +118,7 @@ class Engine:
     def __init__(self, settings: ServeSettings, open_pipeline: OpenPipeline, folder: Path) -> None:
         self.settings = settings
         self.metrics = ServerMetrics()
-        self.threads = Threads()
-        self.shelves = Shelves(settings, open_pipeline, self.threads, self.metrics)
+        self.shelves = Shelves(settings, open_pipeline, self.metrics)
         self.state: State = "loading"
         self.created_s = int(time.time())
         self.conversions = Conversions(folder, settings.conversions)
@@ -133,28 +130,24 @@ class Engine:
             metrics=self.metrics,
         )
         self.batcher = self._batcher(max_size=settings.batch_max_size)
-        self._readings: MicroBatcher | None = (
-            None  # where a model elsewhere reads, which needs no core here
-        )
+        # Another one where a model elsewhere reads, which needs no core here.
+        self._asking = self.batcher
 
     async def load(self, on_error: Callable[[Exception], object]) -> None:
         """Open the index and become ready; on failure the state is "failed", and the log has the
         reason.
         """
         try:
-            pipeline = await self.shelves.load()
+            n_readings = await self.shelves.in_background(self.shelves.load)
         except Exception as error:
             self.state = "failed"
             is_bug = not isinstance(error, RagError)
             log.error("the index could not be opened: %s", error, exc_info=is_bug)
             on_error(error)
             return
-        reader = None if pipeline is None else pipeline.reader
-        # No name for the pipeline in use: it would keep a replaced one in memory.
-        del pipeline
-        if reader is not None and reader.max_concurrent:
-            self._readings = self._batcher(max_size=1, workers=reader.max_concurrent)
-            self._readings.start()
+        if n_readings:
+            self._asking = self._batcher(max_size=1, workers=n_readings)
+            self._asking.start()
         if self.state == "loading":
             self.state = "ready"
             self.shelves.start()
@@ -178,8 +171,8 @@ class Engine:
         if self.state == "stopping":
             return
         self.state = "stopping"
-        batchers = [batcher for batcher in (self.batcher, self._readings) if batcher is not None]
-        if not all(await asyncio.gather(*(batcher.close(_CLOSE_S) for batcher in batchers))):
+        closing = [batcher.close(_CLOSE_S) for batcher in {self.batcher, self._asking}]
+        if not all(await asyncio.gather(*closing)):
             log.warning("accepted questions were not finished")
         self.shelves.close()
 
@@ -194,7 +187,7 @@ class Engine:
                 stopping.
         """
         self.require_ready()
-        return replace(self.shelves.resolve(shelf), groups=request.state.person.groups)
+        return self.shelves.scope(shelf, request.state.person.groups)
 
     def shelf(self, scope: Scope) -> Shelf:
         """The only shelf of a scope.
@@ -207,29 +200,26 @@ class Engine:
             raise invalid_request("this server has several shelves, and this asks one", hint)
         return self.shelves[scope.shelves[0]]
 
-    async def read(
-        self,
-        scope: Scope,
-        look_up: Callable[Concatenate[Pipeline, Looked], Result],
-        *args: Looked.args,
-        **options: Looked.kwargs,
-    ) -> Result:
-        """Look something up in the only shelf of a scope, by a short function of its pipeline."""
-        shelf = self.shelf(scope)
-        await self._open(shelf)
+    async def read(self, scope: Scope, look_up: Callable[..., Result], *args: object) -> Result:
+        """Look something up in the only shelf of a scope, by a short function of its pipeline, to
+        which the arguments go on.
+        """
+        shelf = await self._opened(scope)
 
         def leased() -> Result:
             with shelf.lease() as pipeline:
-                return look_up(pipeline.for_groups(scope.groups), *args, **options)
+                return look_up(pipeline.for_groups(scope.groups), *args)
 
-        return await self.threads.in_thread(leased)
+        return await asyncio.to_thread(leased)
 
-    async def _open(self, shelf: Shelf) -> None:
-        """Open an index where nobody waits for the thread."""
+    async def _opened(self, scope: Scope) -> Shelf:
+        """The only shelf of a scope, whose index is opened where nobody waits for the thread."""
+        shelf = self.shelf(scope)
         if not shelf.in_use:
             # A failure is that of the lease, too.
             with suppress(RagError):
-                await self.threads.in_background(shelf.open)
+                await self.shelves.in_background(shelf.open)
+        return shelf
 
     def require_ready(self) -> None:
         """An ApiError, 503, while loading, after a failed load, or while stopping."""
@@ -303,10 +293,8 @@ class Engine:
         self, job: Job, questions: list[str], request_id: str
     ) -> list[dict[str, Any]]:
         if len(job.scope.shelves) == 1:
-            await self._open(self.shelf(job.scope))
-        batcher = self.batcher
-        if job.kind == "ask" and self._readings is not None:
-            batcher = self._readings
+            await self._opened(job.scope)
+        batcher = self._asking if job.kind == "ask" else self.batcher
         step = batcher.max_size if job.takes_turns else len(questions)
         results = list[dict[str, Any]]()
         for start in range(0, len(questions), step):
@@ -326,16 +314,24 @@ class Engine:
         """Run one batch on a worker thread; a question that failed has an error as its result."""
         assert isinstance(job, Job)
         names = job.scope.shelves
-        groups = job.scope.groups
+        unavailable: list[str] = []
         with ExitStack() as leases:
             if len(names) == 1:
-                pipeline = leases.enter_context(self.shelves[names[0]].lease())
-                results = self._run_job(job, pipeline.for_groups(groups), questions)
+                leased = leases.enter_context(self.shelves[names[0]].lease())
+                pipeline = leased.for_groups(job.scope.groups)
             else:
                 shelves = [shelf for shelf in self.shelves if shelf.name in names]
-                is_stated = job.scope.is_stated
-                together = Together(shelves, leases, groups, is_stated=is_stated)
-                results = together.noted(self._run_job(job, together, questions))
+                pipeline = together = Together(shelves, leases, job.scope)
+                unavailable = together.unavailable
+            results = self._run_job(job, pipeline, questions)
+        answered = [result for result in results if isinstance(result, dict)]
+        for result in answered:
+            if unavailable:
+                result["unavailable"] = unavailable
+        for result in answered[:1]:
+            for name, value_ms in result["timings_ms"].items():
+                if name != "total":
+                    self.metrics.stage_seconds.labels(name).observe(value_ms / 1000.0)
         for name in filter(None, names):
             self.metrics.shelf_questions.labels(name, job.kind).inc(len(questions))
         self.metrics.questions.labels(job.kind).inc(len(questions))
@@ -344,53 +340,46 @@ class Engine:
     def _run_job(
         self, job: Job, pipeline: Pipeline, questions: list[str]
     ) -> list[dict[str, Any] | BaseException]:
-        results: list[dict[str, Any] | BaseException]
-        if job.kind == "ask":
-            answer_sets = pipeline.ask_many(
-                questions,
-                top_k=job.top_k,
-                n_best=job.n_best,
-                filter=job.filter,
-                context=job.context,
-                policy=open_policy(job.policy, pipeline.reader),
-                on_text=job.on_text,
-            )
-            timings_ms = answer_sets[0].timings_ms
-            self.metrics.no_answers.inc(sum(not answers.is_answered for answers in answer_sets))
-            results = [
-                ReaderError(each.failure) if each.failure else each.to_json()
-                for each in answer_sets
-            ]
-        elif job.kind == "verify":
+        if job.kind == "verify":
             verdicts = pipeline.verify(questions, job.top_k, filter=job.filter, in_text=job.in_text)
-            timings_ms = verdicts[0].timings_ms
-            results = [verdict.to_json() for verdict in verdicts]
-        else:
-            timer: dict[str, float] = {}
-            if job.kind == "embed":
-                with stage(timer, "encode"):
-                    shown = [{"vector": vector} for vector in pipeline.embed(questions, job.side)]
-            elif job.kind == "rerank":
-                with stage(timer, "rerank"):
-                    is_log_odds = pipeline.scorer.is_log_odds
-                    scores = pipeline.relevance(job.context, questions).tolist()
-                shown = [{"score": score, "is_log_odds": is_log_odds} for score in scores]
-            else:
-                with stage(timer, "retrieve"):
-                    found = pipeline.search(questions, job.top_k, filter=job.filter, timer=timer)
-                shown = [
-                    {
-                        "question": result.query,
-                        "hits": [hit_json(hit, passage) for hit, passage in result.passages],
-                    }
-                    for result in found
-                ]
-            timings_ms = {name: round(value, 3) for name, value in timer.items()}
-            shared = {"index_version": pipeline.index_version, "timings_ms": timings_ms}
-            results = [{**result, **shared} for result in shown]
-        for name in timings_ms.keys() - {"total"}:
-            self.metrics.stage_seconds.labels(name).observe(timings_ms[name] / 1000.0)
+            return [verdict.to_json() for verdict in verdicts]
+        if job.kind != "ask":
+            return [*_look_up(job, pipeline, questions)]
+        answer_sets = pipeline.ask_many(
+            questions,
+            top_k=job.top_k,
+            n_best=job.n_best,
+            filter=job.filter,
+            context=job.context,
+            policy=open_policy(job.policy, pipeline.reader),
+            on_text=job.on_text,
+        )
+        self.metrics.no_answers.inc(sum(not answers.is_answered for answers in answer_sets))
+        results: list[dict[str, Any] | BaseException] = []
+        for answers in answer_sets:
+            failure = answers.failure
+            results.append(ReaderError(failure) if failure else answers.to_json())
         return results
+
+
+def _look_up(job: Job, pipeline: Pipeline, texts: list[str]) -> list[dict[str, Any]]:
+    """Vectors, scores or passages for texts, without answers."""
+    timer: dict[str, float] = {}
+    with stage(timer, job.kind):
+        if job.kind == "embed":
+            results = [{"vector": vector} for vector in pipeline.embed(texts, job.side)]
+        elif job.kind == "rerank":
+            is_log_odds = pipeline.scorer.is_log_odds
+            scores = pipeline.relevance(job.context, texts).tolist()
+            results = [{"score": score, "is_log_odds": is_log_odds} for score in scores]
+        else:
+            results = []
+            for found in pipeline.search(texts, job.top_k, filter=job.filter, timer=timer):
+                hits = [hit_json(hit, passage) for hit, passage in found.passages]
+                results.append({"question": found.query, "hits": hits})
+    timings_ms = {name: round(value, 3) for name, value in timer.items()}
+    shared = {"index_version": pipeline.index_version, "timings_ms": timings_ms}
+    return [{**result, **shared} for result in results]
 
 
 def passage_ids(value: object) -> Iterator[str]:

@@ -23,7 +23,6 @@ from rag.core.log import get_logger
 from rag.core.types import as_unicode
 from rag.data.filters import FilterError
 
-_SEE_PATHS = "GET /openapi.json lists the paths and methods of this server"
 log = get_logger(__name__)
 
 
@@ -113,39 +112,40 @@ def add_error_handlers(app: FastAPI, rejected: Counter) -> None:
     """
 
     async def on_error(request: Request, error: Exception) -> Response:
-        if isinstance(error, HTTPException):
-            error = _from_http(request, error)
-        elif isinstance(error, RequestValidationError):
-            error = _from_validation(request, error)
-        elif isinstance(error, FilterError | QuestionError):
-            error = invalid_request(error.message, error.hint)
-        elif isinstance(error, RightsError):
-            error = closed(error)
-        assert isinstance(error, ApiError)
-        if error.status in (429, 502, 503, 504) or error.code == "retrieval_failed":
-            rejected.labels(error.code).inc()
-        return error_response(error, request.scope)
+        answer = _from_exception(request, error)
+        if answer.status in (502, 503, 504) or answer.code == "retrieval_failed":
+            rejected.labels(answer.code).inc()
+        return error_response(answer, request.scope)
 
     kinds = (ApiError, HTTPException, RequestValidationError)
     for kind in (*kinds, FilterError, QuestionError, RightsError):
         app.add_exception_handler(kind, on_error)
 
 
+def _from_exception(request: Request, error: Exception) -> ApiError:
+    match error:
+        case ApiError():
+            return error
+        case HTTPException():
+            return _from_http(request, error)
+        case FilterError() | QuestionError():
+            return invalid_request(error.message, error.hint)
+        case RightsError():
+            return closed(error)
+    assert isinstance(error, RequestValidationError)
+    return _from_validation(request, error)
+
+
 def _from_http(request: Request, error: HTTPException) -> ApiError:
     status = HTTPStatus(error.status_code)
     path = request.url.path[:200]
-    is_form = request.headers.get("content-type", "").startswith("multipart/")
     message = status.phrase.lower()
-    hint = ""
+    hint = "GET /openapi.json lists the paths and methods of this server"
     if status == 404:
         message = f"there is nothing at {path}"
-        hint = _SEE_PATHS
-        if path == "/v1/admin/reload":
-            hint = "a new index is taken up by itself; SIGHUP opens index and models anew"
     elif status == 405:
         message = f"{request.method} is not possible at {path}"
-        hint = _SEE_PATHS
-    elif status == 400 and is_form:
+    elif status == 400 and request.headers.get("content-type", "").startswith("multipart/"):
         message = f"the form could not be read: {str(error.detail)[:200]}"
         hint = "send files as form fields, such as curl -F file=@guide.pdf"
     elif status == 400:
@@ -173,11 +173,12 @@ def _from_validation(request: Request, error: RequestValidationError) -> ApiErro
 
 def describe(problem: Mapping[str, Any]) -> str:
     """Describe a validation problem in words, without the input that caused it."""
-    if problem["type"] == "json_invalid":
-        # pydantic's parser states no position apart, its message holds line and column
-        position = f"near character {problem['loc'][-1]}" if problem["loc"] else None
-        return f"the body is not valid JSON ({position or problem['ctx']['error']})"
     place = ".".join(str(part)[:40] for part in problem["loc"] if part != "body")
+    if problem["type"] == "json_invalid":
+        # FastAPI states the position in the body, pydantic's message holds line and column.
+        if place.isdigit():
+            return f"the body is not valid JSON (near character {place})"
+        return f"{place or 'the body'} is not valid JSON ({problem['ctx']['error']})"
     if problem["type"] == "missing" and not place:
         return "the body is empty"
     if problem["type"] in ("model_attributes_type", "model_type") and not place:

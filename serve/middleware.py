@@ -5,7 +5,7 @@ import functools
 import re
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -62,7 +62,10 @@ class Gate:
         metrics: ServerMetrics,
         routes: Sequence[BaseRoute],
     ) -> None:
-        self.app, self.settings, self.metrics, self.routes = app, settings, metrics, routes
+        self.app = app
+        self.settings = settings
+        self.metrics = metrics
+        self.routes = routes
         self.people = People(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,10 +131,8 @@ class Gate:
 
     def _path_of(self, scope: Scope) -> str:
         """The route's path with its placeholders, so that clients cannot create new labels."""
-        for route in (
-            *self.routes,
-            *scope["app"].routes,
-        ):  # also of a request that reached no route
+        # Also of a request that reaches no route.
+        for route in (*self.routes, *scope["app"].routes):
             if isinstance(route, Route | Mount) and route.matches(scope)[0] is not Match.NONE:
                 return route.path
         return "unmatched"
@@ -154,12 +155,10 @@ class Gate:
             return
         if body is None:
             return  # the client disconnected
-        messages: Iterator[Message] = iter(
-            [{"type": "http.request", "body": body, "more_body": False}]
-        )
+        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replay() -> Message:
-            return next(messages, None) or await receive()
+            return messages.pop() if messages else await receive()
 
         await self.app(scope, replay, send)
 
@@ -180,29 +179,24 @@ class Gate:
     async def _read(self, limit: int, headers: Headers, receive: Receive) -> bytes | None:
         """The body; None if the client disconnects before its end."""
         refused = functools.partial(ApiError, headers={"Connection": "close"})
-        too_large = refused(
-            413,
-            "body_too_large",
-            f"the body is larger than {limit} bytes",
-            hint="send less in one request",
-        )
-        declared = headers.get("content-length", "")
-        if declared.isascii() and declared.isdigit() and int(declared[:20]) > limit:
+        message = f"the body is larger than {limit} bytes"
+        too_large = refused(413, "body_too_large", message, hint="send less in one request")
+        if int(headers.get("content-length", "0")) > limit:
             raise too_large
-        body, more = bytearray(), True
+        body = bytearray()
+        more = True
         try:
             async with asyncio.timeout(self.settings.timeout_s):
                 while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
+                    part = await receive()
+                    if part["type"] == "http.disconnect":
                         return None
-                    body += message.get("body", b"")
-                    more = message.get("more_body", False)
+                    body += part.get("body", b"")
+                    more = part.get("more_body", False)
                     if len(body) > limit:
                         raise too_large
         except TimeoutError:
-            late = f"the body did not arrive within {self.settings.timeout_s:g} s"
-            raise refused(
-                408, "request_timeout", late, hint="send it faster, or in one piece"
-            ) from None
+            message = f"the body did not arrive within {self.settings.timeout_s:g} s"
+            hint = "send it faster, or in one piece"
+            raise refused(408, "request_timeout", message, hint=hint) from None
         return bytes(body)

@@ -11,7 +11,6 @@ from pydantic import BaseModel, Field, computed_field
 from rag.core.types import AnswerSet, Certainty, FirstStage, Location
 
 Result = TypeVar("Result")
-_UNAVAILABLE = "shelves that could not be asked"
 
 
 class Several(BaseModel, Generic[Result]):
@@ -68,7 +67,7 @@ class HitsOut(BaseModel):
 
     question: str
     hits: list[HitOut]
-    unavailable: list[str] = Field(default=[], description=_UNAVAILABLE)
+    unavailable: list[str] = Field(default=[], description="shelves that could not be asked")
     index_version: str
     timings_ms: dict[str, float]
 
@@ -85,21 +84,18 @@ class Alive(BaseModel):
     status: Literal["alive"] = "alive"
 
 
-class Ready(BaseModel):
-    """The index is loaded."""
+class ShelfOut(BaseModel):
+    """The index of a shelf."""
 
-    status: Literal["ready"]
     index_version: str
     n_passages: int = Field(description="that everybody may read")
     read_only: str = Field(default="", description="why documents cannot be changed")
 
 
-class ShelfOut(BaseModel):
-    """The index of a shelf."""
+class Ready(ShelfOut):
+    """The index is loaded."""
 
-    index_version: str
-    n_passages: int
-    read_only: str = Field(default="", description="why documents cannot be changed")
+    status: Literal["ready"]
 
 
 class ShelvesReady(BaseModel):
@@ -205,15 +201,20 @@ class DocumentOut(BaseModel):
     sent: bool
 
 
-class DocumentsOut(BaseModel):
+class Remarks(BaseModel):
+    """What is to be said of files that were sent."""
+
+    unreadable: list[str] = Field(default=[], description="files that cannot be read, and why")
+    notes: list[str] = Field(default=[], description="what conversion lost")
+
+
+class DocumentsOut(Remarks):
     """Documents of the index; `next` is the value of `after` for those that follow."""
 
     documents: list[DocumentOut]
     index_version: str
     total: int
     next: str | None
-    unreadable: list[str] = Field(default=[], description="files that cannot be read, and why")
-    notes: list[str] = Field(default=[], description="what conversion lost")
 
 
 class DeletedOut(BaseModel):
@@ -230,12 +231,10 @@ class DocumentId(BaseModel):
     id: str
 
 
-class Accepted(BaseModel):
+class Accepted(Remarks):
     """A change that is on disk; `address` tells what became of it."""
 
     id: str
     status: Literal["waiting"]
     address: str
     documents: list[DocumentId] = []
-    unreadable: list[str] = Field(default=[], description="files that cannot be read, and why")
-    notes: list[str] = Field(default=[], description="what conversion lost")

@@ -3,6 +3,7 @@
 What they answer is described in `serve.responses`.
 """
 
+import asyncio
 import fcntl
 import json
 import os
@@ -18,6 +19,10 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     model_validator,
 )
 from starlette.responses import JSONResponse, Response
@@ -41,6 +46,7 @@ from serve.responses import (
 )
 
 MAX_QUESTION_CHARS = 1000
+MAX_FEEDBACK_BYTES = 64 << 20  # of the file
 
 
 def check_text(text: str) -> str:
@@ -50,25 +56,41 @@ def check_text(text: str) -> str:
     return text
 
 
-Text = Annotated[
-    str,
-    StringConstraints(
-        strict=True, strip_whitespace=True, min_length=1, max_length=MAX_QUESTION_CHARS
-    ),
-    AfterValidator(check_text),
-]
+def _check_shelves(value: object, check: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return check(value)
+    except ValidationError:
+        raise ValueError("give the name of a shelf, or a list of names") from None
 
 
+Stripped = Annotated[str, StringConstraints(strict=True, strip_whitespace=True, min_length=1)]
+Text = Annotated[Stripped, Field(max_length=MAX_QUESTION_CHARS), AfterValidator(check_text)]
+TEXT = TypeAdapter[str](Text)
 _Name = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=255)]
 ShelfNames = Annotated[
     _Name | Annotated[list[_Name], Field(min_length=1)] | None,
+    WrapValidator(_check_shelves),
     Field(description="the shelf to ask, or several; all without it"),
 ]
 ShelfName = Annotated[_Name | None, Query(description="the shelf, on a server of several")]
 
 
-class _Request(BaseModel):
+class Asked(BaseModel):
+    """Where a request searches."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    filter: dict[str, Any] | None = Field(
+        None,
+        description="only passages that meet all conditions: path (patterns such as guide/*), document, or "
+        'metadata fields; each with a value, a list of values, or bounds such as {"gte": 2020}',
+        examples=[{"path": "guide/*"}],
+    )
+    shelf: ShelfNames = None
+
+
+class RetrieveRequest(Asked):
+    """One question or several, for passages without answers."""
 
     question: Text | None = Field(
         None, description="one question", examples=["Where does the Danube rise?"]
@@ -79,13 +101,6 @@ class _Request(BaseModel):
     top_k: int = Field(
         20, ge=1, le=100, strict=True, description="passages to retrieve for each question"
     )
-    filter: dict[str, Any] | None = Field(
-        None,
-        description="only passages that meet all conditions: path (patterns such as guide/*), document, or "
-        'metadata fields; each with a value, a list of values, or bounds such as {"gte": 2020}',
-        examples=[{"path": "guide/*"}],
-    )
-    shelf: ShelfNames = None
 
     @model_validator(mode="after")
     def _has_one_form(self) -> Self:
@@ -93,17 +108,8 @@ class _Request(BaseModel):
             raise ValueError("give either 'question' (a string) or 'questions' (a list of strings)")
         return self
 
-    @property
-    def texts(self) -> list[str]:
-        """The questions."""
-        return self.questions or [self.question or ""]
 
-    def shown(self, results: list[dict[str, Any]]) -> dict[str, Any]:
-        """The results in the form of the request: those of several questions, or that of one."""
-        return results[0] if self.questions is None else {"results": results}
-
-
-class AskRequest(_Request):
+class AskRequest(RetrieveRequest):
     """One question or several."""
 
     n_best: int = Field(
@@ -112,10 +118,6 @@ class AskRequest(_Request):
     policy: PolicyName = Field(
         "once", description="search once, or again as often as the language model asks for it"
     )
-
-
-class RetrieveRequest(_Request):
-    """One question or several, for passages without answers."""
 
 
 class FeedbackRequest(BaseModel):
@@ -146,12 +148,10 @@ async def _engine(request: Request) -> Engine:
 async def _without_query(request: Request) -> None:
     if request.query_params:
         names = ", ".join(sorted(request.query_params))[:100]
-        raise invalid_request(
-            f"{names!r} in the URL is not read", "send parameters in the JSON body"
-        )
+        hint = "send parameters in the JSON body"
+        raise invalid_request(f"{names!r} in the URL is not read", hint)
 
 
-MAX_FEEDBACK_BYTES = 64 << 20  # of the file
 AppEngine = Annotated[Engine, Depends(_engine)]
 BODY_ALONE = [Depends(_without_query)]
 router = APIRouter()
@@ -171,7 +171,7 @@ async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response
     conditions = parse_filter(body.filter)
     scope = engine.scope(request, body.shelf)
     job = Job("ask", scope, body.top_k, body.n_best, conditions, policy=body.policy)
-    return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
+    return await _results(body, request, engine, job)
 
 
 @router.post(
@@ -187,7 +187,14 @@ async def retrieve(body: RetrieveRequest, request: Request, engine: AppEngine) -
     """
     conditions = parse_filter(body.filter)
     job = Job("retrieve", engine.scope(request, body.shelf), body.top_k, filter=conditions)
-    return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
+    return await _results(body, request, engine, job)
+
+
+async def _results(body: RetrieveRequest, request: Request, engine: Engine, job: Job) -> Response:
+    """The results in the form of the request: that of one question, or those of several."""
+    questions = body.questions or [body.question or ""]
+    results = await engine.run(request, job, questions)
+    return JSONResponse({"results": results} if body.questions else results[0])
 
 
 @router.get("/v1/passages/{passage_id:path}", tags=["questions"], response_model=NeighboursOut)
@@ -244,18 +251,20 @@ async def feedback(body: FeedbackRequest, request: Request, engine: AppEngine) -
     is_right = body.verdict == "right"
     answer = body.answer if is_right else body.better_answer
     id = f"feedback-{uuid.uuid4().hex}"
-    record = {
+    record: dict[str, object] = {
         "id": id,
         "question": body.question,
         "answers": [answer] if answer else [],
-        **({"gold_passage_ids": [body.passage_id]} if is_right and body.passage_id else {}),
         "verdict": body.verdict,
         "shown_answer": body.answer,
         "index_version": version,
-        **({"shelf": body.shelf} if body.shelf else {}),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    await engine.threads.in_thread(append_record, file, record, MAX_FEEDBACK_BYTES)
+    if is_right and body.passage_id:
+        record["gold_passage_ids"] = [body.passage_id]
+    if body.shelf:
+        record["shelf"] = body.shelf
+    await asyncio.to_thread(append_record, file, record, MAX_FEEDBACK_BYTES)
     return FeedbackOut(id=id)
 
 
@@ -265,7 +274,7 @@ def _judged(pipeline: Pipeline, passage_id: str | None) -> tuple[bool, str]:
     return has_passage, pipeline.index_version
 
 
-def append_record(path: Path, record: dict[str, Any], max_bytes: int) -> None:
+def append_record(path: Path, record: dict[str, object], max_bytes: int) -> None:
     """Append one line and sync it; several processes may do so at the same time.
 
     Raises:
@@ -275,11 +284,8 @@ def append_record(path: Path, record: dict[str, Any], max_bytes: int) -> None:
     with path.open("ab") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         if stream.seek(0, os.SEEK_END) + len(line) > max_bytes:
-            message, hint = (
-                "the file of feedback has reached its limit",
-                "the operator may move it away",
-            )
-            raise ApiError(507, "feedback_full", message, hint=hint)
+            message = "the file of feedback has reached its limit"
+            raise ApiError(507, "feedback_full", message, hint="the operator may move it away")
         stream.write(line)
         stream.flush()
         os.fsync(stream.fileno())
@@ -294,7 +300,7 @@ async def healthz() -> Alive:
 
 @router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", tags=["operation"], response_model_exclude_defaults=True)
-async def readyz(request: Request, engine: AppEngine) -> Ready | ShelvesReady:
+async def readyz(engine: AppEngine) -> Ready | ShelvesReady:
     """200 once the index is loaded, or one of several; 503 before that."""
     engine.require_ready()
     if engine.settings.has_shelves:
@@ -303,7 +309,7 @@ async def readyz(request: Request, engine: AppEngine) -> Ready | ShelvesReady:
     return Ready(
         status="ready",
         index_version=shelf.in_use,
-        n_passages=await engine.threads.in_thread(shelf.count_open),
+        n_passages=await asyncio.to_thread(shelf.count_open),
         read_only=shelf.read_only(),
     )
 

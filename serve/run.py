@@ -22,7 +22,7 @@ from fastapi import FastAPI
 from prometheus_client.multiprocess import mark_process_dead
 from tqdm import tqdm
 
-from rag.core.errors import ResourceError
+from rag.core.errors import ConfigError, ResourceError
 from rag.core.log import setup_logging
 from rag.core.manifest import read_manifest
 from serve.app import RUN_PREFIX, create_app
@@ -48,10 +48,15 @@ def run_server(settings: ServeSettings) -> None:
     `leave`.
 
     Raises:
+        ConfigError: the settings name no index.
         ResourceError: the server cannot listen on the address, or a worker cannot open the index.
         RagError: the index could not be opened.
     """
     _set_up_logging()
+    if not settings.model_fields_set & {"index", "shelf", "shelves"}:
+        hint = "give {index}, or several by {shelf} or {shelves}"
+        named = ("index", "shelf", "shelves")
+        raise ConfigError("there is no index to serve", hint=hint, arguments=named)
     if not settings.has_shelves:
         read_manifest(settings.index)
     with bind(settings.host, settings.port) as listener, run_folder() as folder:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import (
+    AfterValidator,
     DirectoryPath,
     Field,
     FilePath,
@@ -38,6 +39,17 @@ def hash_api_key(key: str | bytes) -> str:
     return hashlib.sha256(
         key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass")
     ).hexdigest()
+
+
+def _check_hash(key: str) -> str:
+    # `sha256sum` ends its line with a dash.
+    key_hash = key.strip().lower().removesuffix("  -")
+    if not SHA256.fullmatch(key_hash):
+        raise ValueError(
+            "not a sha256 (64 hex digits); keys are stored as hashes only, hash them with: "
+            "printf %s KEY | sha256sum"
+        )
+    return key_hash
 
 
 class ServeSettings(BaseSettings, OpenSettings):
@@ -103,7 +115,7 @@ class ServeSettings(BaseSettings, OpenSettings):
     )
     batch_max_size: int = Field(16, ge=1, description="most questions in one batch")
 
-    api_keys: Annotated[tuple[str, ...], NoDecode] = Field(
+    api_keys: Annotated[tuple[Annotated[str, AfterValidator(_check_hash)], ...], NoDecode] = Field(
         (),
         description="sha256 of each accepted API key (printf %s KEY | sha256sum); none: open to all",
     )
@@ -144,20 +156,6 @@ class ServeSettings(BaseSettings, OpenSettings):
             raise ValueError(f"{value!r} contains no key; unset it to serve without keys")
         return stripped
 
-    @field_validator("api_keys")
-    @classmethod
-    def _are_hashes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        hashes = tuple(
-            key.strip().lower().removesuffix("  -") for key in value
-        )  # as sha256sum prints it
-        for number, key_hash in enumerate(hashes, 1):
-            if not SHA256.fullmatch(key_hash):
-                raise ValueError(
-                    f"entry {number} is not a sha256 (64 hex digits); keys are stored as hashes only, "
-                    "hash them with: printf %s KEY | sha256sum"
-                )
-        return hashes
-
     @field_validator("shelf")
     @classmethod
     def _are_named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -186,13 +184,11 @@ class ServeSettings(BaseSettings, OpenSettings):
             named = [shelf.partition("=") for shelf in self.shelf]
             folders = {name: Path(folder) for name, _, folder in named}
             return folders or {"": self.index}
-        names = sorted(name for name in os.listdir(self.shelves) if not name.startswith("."))
-        folders = {name: self.shelves / name for name in names}
-        return {
-            name: folder
-            for name, folder in folders.items()
-            if os.path.isfile(folder / MANIFEST_NAME)
-        }
+        folders = {}
+        for folder in sorted(self.shelves.iterdir()):
+            if folder.name[0] != "." and os.path.isfile(folder / MANIFEST_NAME):
+                folders[folder.name] = folder
+        return folders
 
     @model_validator(mode="after")
     def _fit_together(self) -> ServeSettings:

@@ -9,11 +9,12 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from indexers.documents import Documents
 from indexers.manifest import Manifest
@@ -26,7 +27,6 @@ from rag.opening import OpenSettings, open_models
 from serve.errors import ApiError, refused
 from serve.metrics import ServerMetrics
 from serve.settings import ServeSettings
-from serve.threads import Threads
 from serve.uploads import Uploads
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 OpenPipeline = Callable[[ServeSettings], "Pipeline"]
+Result = TypeVar("Result")
 _LISTED = "GET /v1/models lists the shelves"
+_RETRY_S = 0.5  # until changes that could not be made are tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,12 @@ class Scope:
     """
 
     shelves: tuple[str, ...]
-    is_stated: bool = False
-    groups: Groups = frozenset()
+    is_stated: bool
+    groups: Groups
 
 
 class Shelf:
-    """An index of the server.
+    """An index of the server. What takes longer than a look at an attribute belongs on a thread.
 
     Args:
         settings: of the server, with this index.
@@ -74,30 +76,27 @@ class Shelf:
         n_passages: number of its passages that everybody may read.
     """
 
-    def __init__(self, settings: ServeSettings, shelves: Shelves, name: str = "") -> None:
+    def __init__(self, settings: ServeSettings, shelves: Shelves, name: str) -> None:
         self.settings = settings
         self.name = name
         self.fault = ""
         self.version = ""
         self.n_passages = 0
-        self._shelves = shelves
-        self._threads = shelves.threads
         self.pipeline: Pipeline | None = None
+        self.uploads = Uploads(settings, shelves.open_encoder)
+        self._shelves = shelves
         self._lock = threading.Lock()
         self._n_leases = Counter["Pipeline"]()  # the shelf itself has one of its pipeline
+        # Held while the index is opened or replaced: nobody waits for it on the event loop.
         self._opening = threading.Lock()
-        self._replacing = asyncio.Lock()
         # A version that cannot be opened is tried once, an index that is gone logged once.
         self._seen: tuple[str, str] | None = None
         self._lacks_files = False
-        self.uploads = Uploads(settings, shelves.threads, self.replace, shelves.open_encoder)
         self._uploading: asyncio.Task[None] | None = None
 
     @contextmanager
     def lease(self) -> Iterator[Pipeline]:
         """The pipeline, which is opened if it is not, and stays open inside the block.
-
-        Opening may take seconds, and belongs on a thread.
 
         Raises:
             ApiError: 503: the index cannot be opened.
@@ -127,25 +126,20 @@ class Shelf:
     def _release(self, pipeline: Pipeline) -> None:
         with self._lock:
             self._n_leases[pipeline] -= 1
-            is_unused = self._n_leases[pipeline] == 0
-            if is_unused:
+            is_used = self._n_leases[pipeline] > 0
+            if not is_used:
                 del self._n_leases[pipeline]
-        if is_unused:
+        if not is_used:
             pipeline.close()
 
-    def _exchange(self, pipeline: Pipeline | None, previous: str = "") -> None:
-        """Give new requests this pipeline in place of the one in use, of the version `previous`."""
+    def _exchange(self, pipeline: Pipeline | None) -> bool:
+        """Give new requests this pipeline in place of the one in use; whether there was one."""
+        previous = self.in_use
         with self._lock:
             replaced = self.pipeline
-            # One that was closed while its next version was opened stays so.
-            is_late = bool(previous) and replaced is None
-            if not is_late:
-                self.pipeline = pipeline
-                if pipeline is not None:
-                    self._n_leases[pipeline] += 1
-        if pipeline is not None and is_late:
-            pipeline.close()
-            return
+            self.pipeline = pipeline
+            if pipeline is not None:
+                self._n_leases[pipeline] += 1
         if replaced is not None:
             self._release(replaced)
         if pipeline is not None:
@@ -154,39 +148,54 @@ class Shelf:
             self.count_open()
             versions = {"index_version": version, "previous_index_version": previous or None}
             log.info("index in use: %s", self.settings.index.resolve(), extra=versions)
+        return replaced is not None
 
     def open(self) -> None:
-        """Open the index if it is not open; on a thread.
+        """Open the index if it is not open.
 
         Raises:
             RagError: the index or a model cannot be used.
         """
-        # Nobody waits for this lock on the event loop.
         with self._opening:
             if self.pipeline is not None:
                 return
             if self.fault:
                 raise ArtifactError(self.fault)
             try:
-                pipeline = self._shelves.open(self)
+                self._exchange(self._shelves.open(self))
             except RagError as error:
                 # A lack of files or memory may pass.
                 if not isinstance(error, ResourceError):
                     self.fault = error.message
                 raise
-            self._exchange(pipeline)
             # It may be gone meanwhile.
             if self.fault:
                 self._exchange(None)
 
-    def start(self) -> None:
-        """Begin to make the changes that wait."""
-        self._uploading = asyncio.create_task(self.uploads.run())
+    def replace(self, anew: bool = False) -> bool:
+        """Switch to the version of the index that is on disk now; if it cannot be opened, the one
+        in use stays, and the log has the reason. An index that is not open stays so.
 
-    def stop(self) -> None:
-        """Make no more changes."""
-        if self._uploading is not None:
-            self._uploading.cancel()
+        Args:
+            anew: also open its models anew, and the same version again; else those in use are kept
+                if they belong to the index.
+
+        Returns:
+            Whether the pipeline in use is another one now.
+        """
+        with self._opening:
+            is_current = not anew and _version_in(self.settings.index) == self.in_use
+            if self.pipeline is None or is_current:
+                return False
+            try:
+                opened = self._shelves.open(self, anew)
+            except Exception:
+                log.exception("the index could not be opened; the one in use stays")
+                return False
+            # One that was closed meanwhile stays so.
+            if not self._exchange(opened):
+                self._exchange(None)
+            return True
 
     def close(self, fault: str = "") -> None:
         """Close the index once no request uses it.
@@ -196,6 +205,28 @@ class Shelf:
         """
         self.fault = fault or self.fault
         self._exchange(None)
+
+    def start(self) -> None:
+        """Begin to make the changes that wait."""
+        self._uploading = asyncio.create_task(self._make_changes())
+
+    def stop(self) -> None:
+        """Make no more changes."""
+        if self._uploading is not None:
+            self._uploading.cancel()
+
+    async def _make_changes(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                if await loop.run_in_executor(self._shelves.writer, self.uploads.make):
+                    await self._shelves.in_background(self.replace)
+            except ResourceError as error:
+                log.warning("changes of documents wait: %s", error)
+                self.uploads.wake_in(_RETRY_S)
+            except Exception:
+                log.exception("changes of documents could not be made")
+            await self.uploads.wait()
 
     def read_only(self) -> str:
         """Why documents cannot be changed; "" if they can, or if that is off because there are no
@@ -207,56 +238,27 @@ class Shelf:
         )
         return "" if may_write else "its folder is read-only for this server"
 
-    async def replace(self, *, anew: bool = False) -> bool:
-        """Switch to the version of the index that is on disk now; if it cannot be opened, the one
-        in use stays, and the log has the reason. An index that is not open stays so.
-
-        Args:
-            anew: also open its models anew, and the same version again; else those in use are kept
-                if they belong to the index.
-
-        Returns:
-            Whether the pipeline in use is another one now.
-        """
-        async with self._replacing:
-            previous = self.in_use
-            if not previous or (not anew and await self._version_on_disk() == previous):
-                return False
-            try:
-                opened = await self._threads.in_background(self._shelves.open, self, anew)
-            except Exception:
-                log.exception("the index could not be opened; the one in use stays")
-                return False
-            await self._threads.in_background(self._exchange, opened, previous)
-            return True
-
     @property
     def in_use(self) -> str:
         """The version of the index that is open; "" if none is."""
         pipeline = self.pipeline
         return "" if pipeline is None else pipeline.index_version
 
-    async def _version_on_disk(self) -> str:
-        return await self._threads.in_thread(_version_in, self.settings.index)
-
-    async def look(self, version: str, rights: str) -> None:
-        """Switch to an update that another process has written, if there is one.
-
-        Args:
-            version: of the index on disk; "" if none can be read.
-            rights: version of its rights.
-        """
-        seen = (version, rights)
+    def look(self) -> None:
+        """Switch to an update that another process has written, if there is one."""
+        folder = self.settings.index
+        version = _version_in(folder)
+        seen = (version, _rights_in(folder))
         if seen == self._seen and not self._lacks_files:
             return
         self._seen = seen
         if self.name:
-            await self._threads.in_thread(self.check)
-        await self._threads.in_thread(self.count_open)
-        if version and version != self.in_use:
-            await self.replace()
-        elif not version and self.in_use:
-            log.warning("%s holds no readable index; the one in use stays", self.settings.index)
+            self.check()
+        self.count_open()
+        if version:
+            self.replace()
+        elif self.in_use:
+            log.warning("%s holds no readable index; the one in use stays", folder)
 
     def check(self) -> None:
         """Look whether the index on disk is complete, without opening it."""
@@ -285,7 +287,7 @@ class Shelf:
             self.n_passages = len(readable.rows)
 
     def count_open(self) -> int:
-        """Count the passages that everybody may read, in an index that is open; on a thread."""
+        """Count the passages that everybody may read, in an index that is open."""
         pipeline = self.pipeline
         if pipeline is not None:
             try:
@@ -303,18 +305,18 @@ class Shelves:
 
     Args:
         open_pipeline: opens the first index.
+
+    Attributes:
+        writer: the thread on which indexes are written, one after another: they share an encoder.
     """
 
     def __init__(
-        self,
-        settings: ServeSettings,
-        open_pipeline: OpenPipeline,
-        threads: Threads,
-        metrics: ServerMetrics,
+        self, settings: ServeSettings, open_pipeline: OpenPipeline, metrics: ServerMetrics
     ) -> None:
-        self.threads = threads
         self.metrics = metrics
-        # One for all changes of documents: another thread has that of the questions.
+        self.writer = ThreadPoolExecutor(1, thread_name_prefix="rag-write")
+        self._opener = ThreadPoolExecutor(2, thread_name_prefix="rag-open")
+        # Another thread has the encoder of the questions.
         self.open_encoder = cache(self._load_encoder)
         self._settings = settings
         self._open_pipeline = open_pipeline
@@ -345,8 +347,8 @@ class Shelves:
         source, precision = self._settings.index_encoder, self._settings.precision
         return load_like(identity, source, precision=precision)
 
-    def resolve(self, asked: str | Sequence[str] | None) -> Scope:
-        """The scope of a request that asks these shelves; None: all.
+    def scope(self, asked: str | Sequence[str] | None, groups: Groups) -> Scope:
+        """The scope of a person's request that asks these shelves; None: all.
 
         Raises:
             ApiError: 404: there is no such shelf.
@@ -359,30 +361,37 @@ class Shelves:
             self[name]
         if not names:
             raise ApiError(404, "shelf_not_found", "this server has no shelf yet", hint=_LISTED)
-        return Scope(names, is_stated=asked is not None or len(names) == 1)
+        return Scope(names, asked is not None or len(names) == 1, groups)
 
-    async def load(self) -> Pipeline | None:
-        """Open the first index that can be opened; None if there is no shelf yet.
+    def load(self) -> int:
+        """Open the first index that can be opened, if there is a shelf yet.
+
+        Returns:
+            How many questions its reader takes at a time in another process; 0 if it reads here.
 
         Raises:
             RagError: none can be opened.
         """
-        for shelf in self:
-            if shelf.name:
-                await self.threads.in_thread(shelf.check)
         failures = list[RagError]()
         for shelf in self:
+            if shelf.name:
+                shelf.check()
+        for shelf in self:
             try:
-                await self.threads.in_background(shelf.open)
+                shelf.open()
             except RagError as error:
                 failures.append(error)
                 continue
-            self.touch(shelf)
-            return shelf.pipeline
+            with shelf.lease() as pipeline:
+                return 0 if pipeline.reader is None else pipeline.reader.max_concurrent
         if failures:
             raise failures[0]
         log.warning("%s holds no index yet", self._settings.shelves)
-        return None
+        return 0
+
+    async def in_background(self, function: Callable[..., Result], *args: object) -> Result:
+        """Call a function that may open an index; it takes no thread from short ones."""
+        return await asyncio.get_running_loop().run_in_executor(self._opener, function, *args)
 
     def start(self) -> None:
         """Begin to make the changes that wait."""
@@ -400,8 +409,8 @@ class Shelves:
         """
         with self._lock:
             others = [other.pipeline for other in (shelf, *reversed(self._recent))]
-        loaded = [] if anew else [other for other in others if other is not None]
-        if loaded:
+        loaded = [other for other in others if other is not None]
+        if loaded and not anew:
             pipeline = open_beside(shelf.settings, loaded)
         else:
             pipeline = self._open_pipeline(shelf.settings)
@@ -422,7 +431,7 @@ class Shelves:
     async def look(self) -> None:
         """Follow the folders: take up new shelves and new versions, let go what is gone."""
         try:
-            folders = await self.threads.in_thread(self._settings.named_folders)
+            folders = await asyncio.to_thread(self._settings.named_folders)
         except OSError as error:
             # Such as a file system that is away for a while.
             if self._is_followed:
@@ -434,27 +443,20 @@ class Shelves:
             await self._remove(name)
         for name in folders.keys() - self._shelves.keys():
             shelf = self._shelf(name, folders[name])
-            await self.threads.in_thread(shelf.check)
+            await asyncio.to_thread(shelf.check)
             self._shelves[name] = shelf
             shelf.start()
             log.info("a new shelf: %s", name)
         self._shelves = dict(sorted(self._shelves.items()))
-        for shelf, versions in (await self.threads.in_thread(self._versions)).items():
-            await shelf.look(*versions)
-
-    def _versions(self) -> dict[Shelf, tuple[str, str]]:
-        versions = {}
         for shelf in self:
-            folder = shelf.settings.index
-            versions[shelf] = (_version_in(folder), _rights_in(folder))
-        return versions
+            await self.in_background(shelf.look)
 
     async def _remove(self, name: str) -> None:
         shelf = self._shelves.pop(name)
         with self._lock:
             self._recent.pop(shelf, None)
         shelf.stop()
-        await self.threads.in_background(shelf.close, "it is gone")
+        await self.in_background(shelf.close, "it is gone")
         self.metrics.shelf_removed(name)
         log.warning("the shelf %s is gone", name)
 
@@ -462,15 +464,16 @@ class Shelves:
         """Open models anew with the index that was used last; others are opened again when asked."""
         with self._lock:
             recent = list(self._recent)
-        if recent and await recent[-1].replace(anew=True):
+        is_done = bool(recent) and await self.in_background(recent[-1].replace, True)
+        if is_done:
             for shelf in recent[:-1]:
-                await self.threads.in_background(shelf.close)
+                await self.in_background(shelf.close)
 
     def close(self) -> None:
         """Close all indexes, once nothing in flight uses them."""
         for shelf in self:
             shelf.stop()
-            shelf.close(fault="the server is shutting down")
+            shelf.close("the server is shutting down")
 
 
 def open_index(settings: ServeSettings) -> Index:
@@ -489,8 +492,6 @@ def open_index(settings: ServeSettings) -> Index:
 
 def open_pipeline(settings: ServeSettings) -> Pipeline:
     """Open the pipeline of the settings' index and warm it up with one question.
-
-    A model elsewhere is not asked: its outage would keep the searches from starting, too.
 
     Raises:
         RagError: the index or a model cannot be used.
@@ -527,7 +528,7 @@ def open_beside(settings: ServeSettings, others: Sequence[Pipeline]) -> Pipeline
                 with suppress(MismatchedArtifactError):
                     return other.over(index)
         first = others[0]
-        models: dict[str, object] = {"reader": False if first.reader is None else first.reader}
+        models: dict[str, object] = {"reader": first.reader or False}
         identity = index.encoder_identity
         for other in others:
             stored = other.index.encoder_identity

@@ -3,18 +3,19 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import zip_longest
 from operator import itemgetter
 from typing import Any
 
 from rag.core.errors import ArtifactError, RetrievalError
 from rag.core.files import fingerprint
 from rag.core.log import Timer, get_logger
-from rag.core.types import FirstStage, Groups, SearchResult
+from rag.core.types import FirstStage, SearchResult
 from rag.data.filters import Filter, FilterError, parse_filter
 from rag.pipeline import FilterLike, Pipeline
 from retrievers.protocols import Selected
 from serve.errors import ApiError, refused
-from serve.shelves import Shelf
+from serve.shelves import Scope, Shelf
 
 log = get_logger(__name__)
 _RANK_OFFSET = 60
@@ -29,19 +30,18 @@ def fuse_by_rank(results: Sequence[SearchResult], top_k: int) -> SearchResult:
 
     Source: Cormack, Clarke and Büttcher, SIGIR 2009; no passage is on two shelves.
     """
-    passages = []
-    paths = []
-    for number, result in enumerate(results):
+    ranked = []
+    for result in results:
         for rank, (hit, passage) in enumerate(result.passages, start=1):
             first = hit.first_stage or FirstStage(rank, hit.score)
             fused = replace(hit, score=1 / (_RANK_OFFSET + rank), first_stage=first)
-            passages.append(((rank, -hit.score, number), (fused, passage)))
-        for rank, path in enumerate(result.paths, start=1):
-            paths.append(((rank, number), path))
-    passages.sort(key=itemgetter(0))
-    paths.sort(key=itemgetter(0))
-    best = [passage for _, passage in passages[:top_k]]
-    return SearchResult(results[0].query, best, [path for _, path in paths[:top_k]])
+            ranked.append((rank, -hit.score, (fused, passage)))
+    # Equal ones stay in the order of the shelves.
+    ranked.sort(key=itemgetter(0, 1))
+    paths = list[Any]()
+    for of_rank in zip_longest(*(result.paths for result in results)):
+        paths += [path for path in of_rank if path is not None]
+    return SearchResult(results[0].query, [pair for *_, pair in ranked[:top_k]], paths[:top_k])
 
 
 class Together(Pipeline):
@@ -50,24 +50,23 @@ class Together(Pipeline):
 
     Args:
         leases: holds the shelf whose models read.
-        groups: groups of the people who ask.
-        is_stated: whether the questions name the shelves; else those that cannot be searched are
+        scope: of the questions; unless it states the shelves, those that cannot be searched are
             left out.
+
+    Attributes:
+        unavailable: names of the shelves that were left out.
     """
 
-    def __init__(
-        self, shelves: Sequence[Shelf], leases: ExitStack, groups: Groups, *, is_stated: bool
-    ) -> None:
+    def __init__(self, shelves: Sequence[Shelf], leases: ExitStack, scope: Scope) -> None:
+        self.unavailable = list[str]()
         self._shelves = shelves
-        self._is_stated = is_stated
-        self._left_out = list[str]()
+        self._scope = scope
         self._versions = dict[str, str]()
         self._filter: Filter | None = None
         first = self._first(leases)
         super().__init__(first.index, first.retriever, first.reader, first.verifier, beside=first)
         # A promise is of one index.
         self._promise = None
-        self._asked_by = groups
 
     def _first(self, leases: ExitStack) -> Pipeline:
         """The pipeline of the first shelf that can be opened."""
@@ -76,7 +75,7 @@ class Together(Pipeline):
                 return leases.enter_context(shelf.lease())
             except ApiError as error:
                 self._leave_out(shelf, error)
-        raise refused("shelf_unavailable", "no shelf can be searched", 10)
+        raise _closed()
 
     @property
     def index_version(self) -> str:
@@ -98,37 +97,30 @@ class Together(Pipeline):
             FilterError: no shelf has a field of the filter.
         """
         found = list[list[SearchResult]]()
-        lacking = list[FilterError]()
+        lacking: FilterError | None = None
         for shelf in self._shelves:
             try:
                 with shelf.lease() as pipeline:
-                    person = pipeline.for_groups(self._asked_by)
+                    person = pipeline.for_groups(self._scope.groups)
                     results = person.search(queries, top_k, filter=self._filter, timer=timer)
                     self._versions[shelf.name] = pipeline.index_version
             except FilterError as error:
-                lacking.append(error)
+                lacking = lacking or error
             except (ApiError, ArtifactError, RetrievalError) as error:
                 self._leave_out(shelf, error)
             else:
                 found.append(results)
-        if not found and lacking:
-            raise lacking[0]
         if not found:
-            raise refused("shelf_unavailable", "no shelf can be searched", 10)
+            raise lacking or _closed()
         return [fuse_by_rank(results, top_k) for results in zip(*found, strict=True)]
 
     def _leave_out(self, shelf: Shelf, error: Exception) -> None:
-        if self._is_stated:
+        if self._scope.is_stated:
             raise error
-        if shelf.name not in self._left_out:
+        if shelf.name not in self.unavailable:
             log.warning("the shelf %s is left out: %s", shelf.name, error)
-            self._left_out.append(shelf.name)
+            self.unavailable.append(shelf.name)
 
-    def noted(
-        self, results: list[dict[str, Any] | BaseException]
-    ) -> list[dict[str, Any] | BaseException]:
-        """Results that name the shelves that were left out."""
-        for result in results:
-            if self._left_out and isinstance(result, dict):
-                result["unavailable"] = self._left_out
-        return results
+
+def _closed() -> ApiError:
+    return refused("shelf_unavailable", "no shelf can be searched", 10)

@@ -12,7 +12,8 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -31,13 +32,11 @@ from readers.protocols import check_lengths
 from serve.errors import ApiError, invalid_request, refused
 from serve.responses import DocumentOut
 from serve.settings import ServeSettings
-from serve.threads import Threads
 
 log = get_logger(__name__)
 COLLECT_S = 2.0  # a change that nobody waits for waits for others
 WAIT_S = 30.0  # longest wait for a version while another process writes the index
 _LOOK_S = 10.0  # between two looks for changes that a worker left when it died
-_RETRY_S = 0.5
 _POLL_S = 0.05
 _MOST_WAITING = 1000
 _MOST_WAITING_BYTES = 1 << 30
@@ -91,23 +90,14 @@ class Version(BaseModel):
 
 
 class Uploads:
-    """The queue of an index, and the task that makes versions of what waits in it.
+    """The queue of an index.
 
     Args:
         settings: of the server, with this index.
-        take_up: takes the version that is on disk into use.
         open_encoder: the encoder of passages, of the index's identity.
     """
 
-    def __init__(
-        self,
-        settings: ServeSettings,
-        threads: Threads,
-        take_up: Callable[[], Awaitable[object]],
-        open_encoder: OpenEncoder,
-    ) -> None:
-        self._threads = threads
-        self._take_up = take_up
+    def __init__(self, settings: ServeSettings, open_encoder: OpenEncoder) -> None:
         self._index = settings.index
         self._folder = settings.index / UPLOADS_DIR
         self._updater = IndexUpdater(
@@ -122,10 +112,19 @@ class Uploads:
             ApiError: 503 if too many changes wait, 507 if the disk is full.
         """
         version = Version(id=f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}", status="waiting")
-        await self._threads.in_thread(self._store, version.id, change)
-        delay_s = COLLECT_S if change.until_s is None else 0.0
-        asyncio.get_running_loop().call_later(delay_s, self._wake.set)
+        await asyncio.to_thread(self._store, version.id, change)
+        self.wake_in(COLLECT_S if change.until_s is None else 0.0)
         return version
+
+    def wake_in(self, delay_s: float) -> None:
+        """End the `wait` for changes after so many seconds."""
+        asyncio.get_running_loop().call_later(delay_s, self._wake.set)
+
+    async def wait(self) -> None:
+        """Wait for changes to be made; at times that ends without one."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), _LOOK_S)
+        self._wake.clear()
 
     def _store(self, id: str, change: Change) -> None:
         try:
@@ -133,7 +132,7 @@ class Uploads:
             size_bytes = sum(path.stat().st_size for path in waiting if path.exists())
             if len(waiting) >= _MOST_WAITING or size_bytes > _MOST_WAITING_BYTES:
                 raise refused("overloaded", "too many changes wait to be made", 10)
-            atomic_write_text(self._folder / f"{id}.json", change.model_dump_json())
+            atomic_write_text(self._file(id), change.model_dump_json())
         except RagError as error:
             raise refusal(error) from None
 
@@ -141,52 +140,34 @@ class Uploads:
         """Files of the changes that wait, in the order in which they came."""
         return sorted(self._folder.glob("[0-9]*.json"))
 
+    def _file(self, id: str) -> Path:
+        return self._folder / f"{id}.json"
+
+    def _made(self, id: str) -> Path:
+        return self._folder / "made" / f"{id}.json"
+
     async def find(self, id: str, wait_s: float) -> Version | None:
         """What became of a change, once it has ended or the time is over; None if it is unknown."""
         deadline = time.monotonic() + wait_s
         while True:
-            version = await self._threads.in_thread(self._read, id)
-            if version is None or version.status != "waiting":
-                await self._take_up()  # another worker may have made it
-                return version
-            if time.monotonic() > deadline:
+            version = await asyncio.to_thread(self._read, id)
+            is_waiting = version is not None and version.status == "waiting"
+            if not is_waiting or time.monotonic() > deadline:
                 return version
             await asyncio.sleep(_POLL_S)
-
-    def _made(self, id: str) -> Path:
-        return self._folder / "made" / f"{id}.json"
 
     def _read(self, id: str) -> Version | None:
         # Another text may be too long for the name of a file.
         if not _ID.fullmatch(id):
             return None
         # Looked for in this order: the end of a change is written before its file is removed.
-        is_waiting = (self._folder / f"{id}.json").exists()
+        is_waiting = self._file(id).exists()
         made = self._made(id)
         if made.exists():
             return Version.model_validate_json(made.read_bytes())
         return Version(id=id, status="waiting") if is_waiting else None
 
-    async def run(self) -> None:
-        """Make versions of what waits, until cancelled."""
-        while True:
-            try:
-                async with self._threads.writing:
-                    is_made = await self._threads.in_background(self._make)
-                if is_made:
-                    await self._take_up()
-            except ResourceError as error:
-                log.warning("changes of documents wait: %s", error)
-                asyncio.get_running_loop().call_later(_RETRY_S, self._wake.set)
-            except Exception:
-                log.exception("changes of documents could not be made")
-            try:
-                await asyncio.wait_for(self._wake.wait(), _LOOK_S)
-            except TimeoutError:
-                continue
-            self._wake.clear()
-
-    def _make(self) -> bool:
+    def make(self) -> bool:
         """Make a version of all that waits; whether there was anything.
 
         Raises:
@@ -217,12 +198,11 @@ class Uploads:
         except ResourceError:
             raise
         except RagError as error:
-            if len(changes) > 1:
-                for id, change in changes.items():
+            for id, change in changes.items():
+                if len(changes) > 1:
                     self._make_together({id: change})
-            else:
-                (id,) = changes
-                self._end(_failed(id, refusal(error)))
+                else:
+                    self._end(_failed(id, refusal(error)))
 
     def _make_version(self, changes: dict[str, Change]) -> None:
         manifest = Manifest.read(self._index)
@@ -237,9 +217,10 @@ class Uploads:
                 continue
             puts |= {put.id: put for put in cut}
             for document_id in change.deleted:
-                earlier = puts.get(document_id)
-                is_stored = document_id not in puts and stored.find(document_id) is not None
-                version.deleted[document_id] = earlier is not None or is_stored
+                is_there = stored.find(document_id) is not None
+                if document_id in puts:
+                    is_there = puts[document_id] is not None
+                version.deleted[document_id] = is_there
                 puts[document_id] = None
             versions.append(version)
         index_version = manifest.version
@@ -268,7 +249,7 @@ class Uploads:
     def _end(self, version: Version) -> None:
         """Write what became of a change, which does not wait any more."""
         atomic_write_text(self._made(version.id), version.model_dump_json())
-        (self._folder / f"{version.id}.json").unlink(missing_ok=True)
+        self._file(version.id).unlink(missing_ok=True)
 
 
 def _failed(id: str, error: ApiError) -> Version:
@@ -287,7 +268,6 @@ def refusal(error: RagError) -> ApiError:
     if isinstance(error, ResourceError):
         message = "the index is being written by another process, or the server lacks memory"
         hint = "try again in a moment; nothing was changed"
-        return ApiError(503, "index_busy", message, hint, {"Retry-After": "10"})
+        return refused("index_busy", message, 10, hint)
     message = "the index cannot be updated"
-    hint = "the server's log has the reason"
-    return ApiError(500, "index_unusable", message, hint)
+    return ApiError(500, "index_unusable", message, "the server's log has the reason")

@@ -1,16 +1,9 @@
 """The route that judges claims."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from fastapi import APIRouter, Request
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, model_validator
 from starlette.responses import JSONResponse, Response
 
 from rag.core.types import Verdict
@@ -20,7 +13,7 @@ from rag.data.sentences import split_sentences
 from serve.engine import Job
 from serve.errors import invalid_request
 from serve.responses import Several
-from serve.routes import BODY_ALONE, AppEngine, ShelfNames, check_text
+from serve.routes import BODY_ALONE, AppEngine, Asked, Stripped, check_text
 
 MAX_CLAIMS = 64
 _MAX_TEXT_CHARS = 20_000
@@ -29,29 +22,18 @@ router = APIRouter()
 
 
 def _check_claim(text: str) -> str:
-    fault = fault_of_length(text)
+    fault = fault_of_length(check_text(text))
     if fault:
         raise ValueError(fault)
     return text
 
 
-ClaimText = Annotated[
-    str,
-    StringConstraints(strict=True, strip_whitespace=True, min_length=1, max_length=MAX_CLAIM_CHARS),
-    AfterValidator(check_text),
-    AfterValidator(_check_claim),
-]
-LongText = Annotated[
-    str,
-    StringConstraints(strict=True, strip_whitespace=True, min_length=1, max_length=_MAX_TEXT_CHARS),
-    AfterValidator(check_text),
-]
+ClaimText = Annotated[Stripped, Field(max_length=MAX_CLAIM_CHARS), AfterValidator(_check_claim)]
+LongText = Annotated[Stripped, Field(max_length=_MAX_TEXT_CHARS), AfterValidator(check_text)]
 
 
-class VerifyRequest(BaseModel):
+class VerifyRequest(Asked):
     """One claim, several, or a text whose sentences are claims."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     claim: ClaimText | None = Field(
         None, description="one claim", examples=["The Danube rises in the Black Forest."]
@@ -61,12 +43,10 @@ class VerifyRequest(BaseModel):
         None, description="a text, of which each sentence is judged that can stand alone"
     )
     top_k: int = Field(5, ge=1, le=20, strict=True, description="passages to judge a claim by")
-    filter: dict[str, Any] | None = Field(None, description="as in /v1/ask")
-    shelf: ShelfNames = None
 
     @model_validator(mode="after")
     def _has_one_form(self) -> Self:
-        if sum(form is not None for form in (self.claim, self.claims, self.text)) != 1:
+        if [self.claim, self.claims, self.text].count(None) != 2:
             raise ValueError("give one of 'claim', 'claims' (a list) and 'text'")
         return self
 
@@ -88,11 +68,10 @@ async def verify(body: VerifyRequest, request: Request, engine: AppEngine) -> Re
     if body.text is not None:
         claims = split_sentences(body.text)
     if len(claims) > MAX_CLAIMS:
-        raise invalid_request(
-            f"the text has {len(claims)} sentences, more than {MAX_CLAIMS}", "send it in parts"
-        )
+        message = f"the text has {len(claims)} sentences, more than {MAX_CLAIMS}"
+        raise invalid_request(message, "send it in parts")
     conditions = parse_filter(body.filter)
     scope = engine.scope(request, body.shelf)
     job = Job("verify", scope, body.top_k, filter=conditions, in_text=body.text is not None)
     results = await engine.run(request, job, claims)
-    return JSONResponse(results[0] if body.claim is not None else {"results": results})
+    return JSONResponse({"results": results} if body.claim is None else results[0])

@@ -1,8 +1,8 @@
 // The page: one question box, one result. Whatever comes from the server is inserted as text, never as markup.
 // Addresses are relative, so that a proxy may serve it below any path.
 import { asHeader, asPath, cardsOf, inWords, isAnswered, keyOf, milliseconds, percent, placeOf, promiseInWords, splitBySpans, stepOf, wordingOf } from "./text.js";
-import { withheld } from "./wordings.js";
 import { verdictBlocks, verdictsInShort } from "./verdicts.js";
+import { counted, fillWords, number, words } from "./words.js";
 
 const MAX_RECENT = 6;
 const byId = (id) => document.getElementById(id);
@@ -11,10 +11,6 @@ const shelfInput = byId("shelf");  // shown only where there are several shelves
 const folderInput = byId("folder");  // shown only where the files of the index lie in folders
 const uploadButton = byId("upload"), uploadInput = byId("upload-files"), uploadNote = byId("upload-note");
 const tabs = { ask: byId("tab-ask"), verify: byId("tab-verify") };
-const WORDS = {
-  ask: { label: "Your question", placeholder: "Who, what, when, where …", send: "Ask" },
-  verify: { label: "Your claim, or a text with several", placeholder: "The Danube rises in …", send: "Verify" },
-};
 const recent = [];
 let tab = "ask";
 let running = null;  // AbortController of the request under way
@@ -47,8 +43,9 @@ function announce(text) {
 class RequestError extends Error {
   constructor({ code = "", message, hint = "", request_id = "" }, waitS = 0) {
     super(message);  // hints for programs are replaced by what a person can do
-    const own = { unauthorized: "type it into the field above" };
-    Object.assign(this, { code, hint: own[code] ?? (waitS ? `try again in ${waitS} seconds` : hint), requestId: request_id });
+    if (code === "unauthorized") hint = words("error.unauthorized");
+    else if (waitS) hint = words("error.wait", { seconds: waitS });
+    Object.assign(this, { code, hint, requestId: request_id });
   }
 }
 
@@ -69,7 +66,7 @@ async function request(path, options) {
     return null;
   });
   if (response.ok && value) return value;
-  const error = value?.error ?? { message: `The server answered ${response.status} in an unknown form` };
+  const error = value?.error ?? { message: words("error.unknown", { status: response.status }) };
   throw new RequestError(error, Number(response.headers.get("Retry-After")));
 }
 
@@ -78,7 +75,7 @@ async function fetched(path, options) {
     return await fetch(path, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new RequestError({ code: "unreachable", message: "The server cannot be reached", hint: "check that it runs, then try again" });
+    throw new RequestError({ code: "unreachable", message: words("error.unreachable"), hint: words("error.unreachable.hint") });
   }
 }
 
@@ -126,8 +123,8 @@ function showLoading() {
   byId("timings").textContent = "";
   const lines = make("div", "skeleton", make("i"), make("i"), make("i"));
   lines.setAttribute("aria-hidden", "true");
-  show(make("div", "panel", make("p", "eyebrow", "Searching and reading …"), lines));
-  announce("Searching and reading");
+  show(make("div", "panel", make("p", "eyebrow", words("searching")), lines));
+  announce(words("searching"));
 }
 
 function showResult(result, passages) {
@@ -138,15 +135,15 @@ function showResult(result, passages) {
 
 function showTimings(result) {
   const stages = Object.entries(result.timings_ms).map(([stage, value]) => `${stage.replaceAll("_", " ")} ${milliseconds(value)}`);
-  const read = result.reading ? [`${result.reading.passages} passages read`] : [];
-  byId("timings").textContent = [`index ${result.index_version}`, ...stages, ...read].join("  ·  ");
+  const read = result.reading ? [words("passages_read", { n: number(result.reading.passages) })] : [];
+  byId("timings").textContent = [words("index", { version: result.index_version }), ...stages, ...read].join("  ·  ");
 }
 
 function inShort(result) {
   const { heading, reason } = wordingOf(result);
   if (!isAnswered(result)) return heading;
   const { text, confidence: probability } = result.answers[0];
-  return reason ? `${heading}: ${text}` : `${heading}: ${text}, ${percent(probability)} sure`;
+  return reason ? words("short", { heading, text }) : words("short.sure", { heading, text, share: percent(probability) });
 }
 
 // A result: the answer, other possibilities, and the evidence.
@@ -157,7 +154,7 @@ function blocksOf(result, passages) {
   const cards = candidates.filter((card) => path.every((step) => step.key !== card.key));
   const blocks = [panelOf(result)];
   if (result.notice) blocks.push(make("p", "fine notice", `${capital(result.notice)}.`));
-  if (result.promise) blocks.push(make("p", "fine promise", `Promised: ${promiseInWords(result.promise)}.`));
+  if (result.promise) blocks.push(make("p", "fine promise", words("promised", { promise: promiseInWords(result.promise) })));
   if (path.length) blocks.push(steps(path));
   if (answered && !bears && result.answers.length > 1) blocks.push(alternatives(result.answers.slice(1)));
   if (cards.length) blocks.push(evidence(cards, answered));
@@ -170,13 +167,13 @@ function panelOf(result) {
 }
 
 function showError(error, question) {
-  const retry = button("Try again", () => send(question), "primary");
-  const panel = make("div", "panel error", make("p", "eyebrow", "That did not work"), make("h2", "", capital(error.message)));
+  const retry = button(words("error.retry"), () => send(question), "primary");
+  const panel = make("div", "panel error", make("p", "eyebrow", words("error.heading")), make("h2", "", capital(error.message)));
   if (error.hint) panel.append(make("p", "", `${capital(error.hint)}.`));
-  if (error.requestId) panel.append(make("p", "fine", `Request ${error.requestId}`));
+  if (error.requestId) panel.append(make("p", "fine", words("error.request", { id: error.requestId })));
   panel.append(retry);
   show(panel);
-  announce(`Error: ${error.message}`);
+  announce(words("error", { message: error.message }));
   if (error.code === "unauthorized") {
     byId("key-row").hidden = false;
     keyInput.focus();
@@ -193,9 +190,9 @@ function showStart() {
 function openTab(name) {
   tab = name;
   for (const [each, element] of Object.entries(tabs)) element.setAttribute("aria-selected", String(each === name));
-  byId("question-label").textContent = WORDS[name].label;
-  input.placeholder = WORDS[name].placeholder;
-  byId("send").textContent = WORDS[name].send;
+  byId("question-label").textContent = words(`label.${name}`);
+  input.placeholder = words(`placeholder.${name}`);
+  byId("send").textContent = words(`tab.${name}`);
 }
 
 // --- parts ----------------------------------------------------------------------------------------------
@@ -206,8 +203,8 @@ function answerPanel(result) {
   text.dir = "auto";
   const panel = make("div", "panel", make("h2", "eyebrow", wordingOf(result).heading), text, confidence(best.confidence));
   const { title, start } = best.evidence;
-  const worded = start === null ? "answer worded by the model" : "";
-  if (title) panel.append(make("p", "fine", "from ", make("cite", "", title), worded && ` · ${worded}`));
+  const worded = start === null ? words("worded") : "";
+  if (title) panel.append(make("p", "fine", `${words("from")} `, make("cite", "", title), worded && ` · ${worded}`));
   else if (worded) panel.append(make("p", "fine", worded));
   if (corpus.feedback) panel.append(judging(result.question, best));
   return panel;
@@ -223,17 +220,17 @@ function judging(question, { text: answer, evidence: { passage_id, shelf } }) {
   const send = async (judgement) => {
     try {
       await post("v1/feedback", { question, answer, passage_id, shelf, ...judgement });
-      tell("Thank you, your judgement is kept.");
+      tell(words("feedback.kept"));
     } catch (error) {
-      tell(`The judgement was not kept: ${error.message}.`);
+      tell(words("feedback.failed", { reason: error.message }));
     }
   };
   const askForBetter = () => {
     const better = make("input");
     better.dir = "auto";
-    better.setAttribute("aria-label", "Better answer, if you know it");
-    better.placeholder = "Better answer, if you know it";
-    const box = make("form", "box", better, make("button", "", "Send"));
+    better.setAttribute("aria-label", words("feedback.better"));
+    better.placeholder = words("feedback.better");
+    const box = make("form", "box", better, make("button", "", words("feedback.send")));
     box.addEventListener("submit", (event) => {
       event.preventDefault();
       const text = better.value.trim();
@@ -242,9 +239,9 @@ function judging(question, { text: answer, evidence: { passage_id, shelf } }) {
     row.replaceChildren(box);
     better.focus();
   };
-  const up = button("Right", () => send({ verdict: "right" })), down = button("Wrong", askForBetter);
-  up.setAttribute("aria-label", "This answer is right");
-  down.setAttribute("aria-label", "This answer is wrong");
+  const up = button(words("feedback.right"), () => send({ verdict: "right" })), down = button(words("feedback.wrong"), askForBetter);
+  up.setAttribute("aria-label", words("feedback.right.label"));
+  down.setAttribute("aria-label", words("feedback.wrong.label"));
   row.append(up, down);
   return row;
 }
@@ -257,7 +254,7 @@ function bearingPanel(result) {
   quote.dir = "auto";
   return make(
     "div", "panel", make("h2", "eyebrow", heading), quote, confidence(probability),
-    ...(title ? [make("p", "fine", "from ", make("cite", "", title))] : []),
+    ...(title ? [make("p", "fine", `${words("from")} `, make("cite", "", title))] : []),
     make("p", "fine", `${reason}.`),
   );
 }
@@ -266,10 +263,10 @@ function noAnswerPanel(result) {
   const { heading, guess } = wordingOf(result);
   const best = result.answers[0];
   const reason = result.promise && best
-    ? `${withheld}.`
-    : `Most likely the passages do not say (${percent(result.no_answer_confidence)} sure of that).`;
+    ? `${words("withheld")}.`
+    : words("nothing", { share: percent(result.no_answer_confidence) });
   const panel = make("div", "panel no-answer", make("h2", "answer", heading), make("p", "", reason));
-  if (best) panel.append(make("p", "fine", `${guess}: `, make("q", "guess", best.text), ` — ${percent(best.confidence)} sure.`));
+  if (best) panel.append(make("p", "fine", `${guess}: `, make("q", "guess", best.text), ` — ${words("guess.sure", { share: percent(best.confidence) })}.`));
   return panel;
 }
 
@@ -278,13 +275,13 @@ function confidence(probability) {
   fill.style.width = `${Math.max(1, Math.min(100, probability * 100))}%`;
   const bar = make("span", "bar", fill);
   bar.setAttribute("role", "meter");
-  bar.setAttribute("aria-label", "Confidence");
+  bar.setAttribute("aria-label", words("confidence"));
   bar.setAttribute("aria-valuemin", "0");
   bar.setAttribute("aria-valuemax", "100");
   bar.setAttribute("aria-valuenow", String(Math.round(probability * 100)));
-  const words = `${percent(probability)} sure, ${inWords(probability)}`;
-  bar.setAttribute("aria-valuetext", words);
-  return make("p", "confidence", bar, make("span", "words", words));
+  const sureness = words("sure", { share: percent(probability), words: inWords(probability) });
+  bar.setAttribute("aria-valuetext", sureness);
+  return make("p", "confidence", bar, make("span", "words", sureness));
 }
 
 function alternatives(answers) {
@@ -294,11 +291,11 @@ function alternatives(answers) {
     link.dir = "auto";
     list.append(make("li", "", link, make("span", "fine", percent(answer.confidence))));
   }
-  return make("section", "", make("h2", "eyebrow", "Other possibilities"), list);
+  return make("section", "", make("h2", "eyebrow", words("others")), list);
 }
 
 function evidence(cards, answered) {
-  const section = make("section", "evidence", make("h2", "eyebrow", answered ? "Evidence" : "Closest passages"));
+  const section = make("section", "evidence", make("h2", "eyebrow", answered ? words("evidence") : words("closest")));
   cards.forEach((card) => section.append(passageCard(card, answered)));
   return section;
 }
@@ -306,7 +303,7 @@ function evidence(cards, answered) {
 function steps(path) {
   const list = make("ol", "path");
   path.forEach((step) => list.append(make("li", "", passageCard(step, true))));
-  return make("section", "evidence", make("h2", "eyebrow", "How it follows"), list);
+  return make("section", "evidence", make("h2", "eyebrow", words("path")), list);
 }
 
 function passageCard(card, answered) {
@@ -319,10 +316,10 @@ function passageCard(card, answered) {
   const title = make("h3", "", card.title || card.id);
   title.dir = "auto";
   const article = make(
-    "article", "card", make("div", "head", title, make("span", "fine", `search score ${card.score.toFixed(3)}`)),
-    text, make("p", "fine id", card.location ? place(card.location) : `passage ${card.id}`),
+    "article", "card", make("div", "head", title, make("span", "fine", words("score", { score: number(card.score, 3) }))),
+    text, make("p", "fine id", card.location ? place(card.location) : words("passage", { id: card.id })),
   );
-  if (card.shelf) article.append(make("p", "fine shelf", `shelf ${card.shelf}`));
+  if (card.shelf) article.append(make("p", "fine shelf", words("shelf.of", { shelf: card.shelf })));
   if (card.location) article.append(neighbours(card, text));
   article.dataset.passage = card.key;
   article.tabIndex = -1;
@@ -360,16 +357,16 @@ async function fetchFile(link, { path }) {
     } else copy.download = name;
     copy.click();
     setTimeout(() => URL.revokeObjectURL(copy.href), 60_000);
-    announce(copy.download ? `${name} is downloaded` : `${name} is opened`);
+    announce(copy.download ? words("file.downloaded", { name }) : words("file.opened", { name }));
   } catch (error) {
     link.after(make("span", "", ` – ${error.message}`));
-    announce(`Error: ${error.message}`);
+    announce(words("error", { message: error.message }));
   }
 }
 
 // What stands before and after the passage in its file, loaded when it is asked for.
 function neighbours(card, text) {
-  const more = button("Show what stands around it", async () => {
+  const more = button(words("around"), async () => {
     more.disabled = true;
     try {
       const shelf = card.shelf ? `&shelf=${encodeURIComponent(card.shelf)}` : "";
@@ -377,10 +374,10 @@ function neighbours(card, text) {
       text.before(...value.before.map(around));
       text.after(...value.after.map(around));
       more.remove();
-      announce(value.before.length + value.after.length ? "The text around the passage is shown" : "Nothing stands around the passage");
+      announce(value.before.length + value.after.length ? words("around.shown") : words("around.nothing"));
     } catch (error) {
       more.disabled = false;
-      announce(`Error: ${error.message}`);
+      announce(words("error", { message: error.message }));
     }
   }, "around");
   return more;
@@ -440,7 +437,8 @@ function showUploads() {
   byId("upload-row").hidden = !corpus.needs_key || !keyInput.value;
   const lacksShelf = (corpus.shelves ?? []).length > 1 && !shelfInput.value;
   uploadButton.disabled = Boolean(corpus.read_only) || lacksShelf;
-  uploadNote.textContent = corpus.read_only ? `Files cannot be added: ${corpus.read_only}.` : lacksShelf ? "Choose a shelf to add files to." : "";
+  const refusal = corpus.read_only ? words("upload.refused", { reason: corpus.read_only }) : "";
+  uploadNote.textContent = refusal || (lacksShelf ? words("upload.shelf") : "");
 }
 
 // The tab keeps the key, so that a reload does not ask for it again; a key that is accepted shows the folders.
@@ -463,16 +461,17 @@ uploadInput.addEventListener("change", async () => {
     announce(text);
   };
   uploadButton.disabled = true;
-  tell(uploadInput.files.length === 1 ? "Adding the file …" : `Adding ${uploadInput.files.length} files …`);
+  tell(counted("upload.running", uploadInput.files.length));
   try {
     const shelf = shelfInput.value ? `&shelf=${encodeURIComponent(shelfInput.value)}` : "";
     const { documents, unreadable = [], notes = [] } = await post(`v1/documents?wait=true${shelf}`, sent);
-    const added = documents.map(({ id, passages }) => `${id} (${passages} ${passages === 1 ? "passage" : "passages"})`);
-    tell([`Added: ${added.join(", ")}`, ...(unreadable.length ? [`Not added: ${unreadable.join("; ")}`] : []), ...notes].join(". "));
+    const added = documents.map(({ id, passages }) => `${id} (${counted("passages", passages)})`);
+    const lost = unreadable.length ? [words("upload.not_added", { files: unreadable.join("; ") })] : [];
+    tell([words("upload.added", { documents: added.join(", ") }), ...lost, ...notes].join(". "));
     await loadCorpus();
     showTagline();
   } catch (error) {
-    tell(`Nothing was added: ${error.message}.${error.hint ? ` ${capital(error.hint)}.` : ""}`);
+    tell(`${words("upload.failed", { reason: error.message })}${error.hint ? ` ${capital(error.hint)}.` : ""}`);
   } finally {
     uploadButton.disabled = false;
     uploadInput.value = "";  // the same file may be chosen again
@@ -496,7 +495,7 @@ function fromAddress() {
   fillFolders(parameters.get("folder") ?? "");
   fillShelves(parameters.get("shelf") ?? "");
   input.value = question;
-  document.title = question ? `${question} – Ask the corpus` : "Ask the corpus";
+  document.title = question ? words("title.question", { question }) : words("title");
   if (question) send(question);
   else {
     running?.abort();
@@ -512,19 +511,19 @@ function offer(select, value) {
 
 function showTagline() {
   const size = corpus.n_passages;
-  if (size) byId("tagline").textContent = `Answers from ${size.toLocaleString("en")} passages, each with the place in the text that says so.`;
+  if (size) byId("tagline").textContent = words("tagline.size", { n: number(size) });
 }
 
 function fillFolders(chosen) {
   const folders = corpus.folders ?? [];
-  folderInput.replaceChildren(new Option("all folders", ""), ...folders.map((folder) => new Option(folder)));
+  folderInput.replaceChildren(new Option(words("folder.all"), ""), ...folders.map((folder) => new Option(folder)));
   offer(folderInput, chosen);
   byId("folder-row").hidden = folderInput.options.length < 2;
 }
 
 function fillShelves(chosen) {
   const shelves = corpus.shelves ?? [];
-  shelfInput.replaceChildren(new Option("all shelves", ""), ...shelves.map((shelf) => new Option(shelf)));
+  shelfInput.replaceChildren(new Option(words("shelf.all"), ""), ...shelves.map((shelf) => new Option(shelf)));
   offer(shelfInput, chosen);
   byId("shelf-row").hidden = shelfInput.options.length < 3;
   showUploads();
@@ -544,11 +543,11 @@ form.addEventListener("submit", (event) => {
   const question = input.value.trim();
   if (!question) {
     input.focus();
-    announce(tab === "verify" ? "Type a claim first" : "Type a question first");
+    announce(words(`empty.${tab}`));
     return;
   }
   if (location.pathname + location.search !== address(question)) history.pushState(null, "", address(question));
-  document.title = `${question} – Ask the corpus`;
+  document.title = words("title.question", { question });
   send(question);
 });
 
@@ -598,4 +597,6 @@ async function start() {
   if (!input.value && !matchMedia("(pointer: coarse)").matches) input.focus();
 }
 
+fillWords();
+openTab(tab);
 start();

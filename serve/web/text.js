@@ -1,5 +1,5 @@
 // Text and numbers: code points, highlights, confidence in words. No DOM in this file.
-import { wordings } from "./wordings.js";  // made by the server from its only table
+import { hasWords, number, words } from "./words.js";
 
 // Offsets from the server count Unicode code points; strings here count UTF-16 units, of which characters
 // beyond the Basic Multilingual Plane take two. Cutting an array of code points cuts in the right place.
@@ -44,32 +44,34 @@ export function isAnswered(result) {
 
 // The words for a result: heading, name of a guess, and the reason where its text is no answer.
 export function wordingOf(result) {
-  return wordings[result.kind ?? "answer"][result.certainty];
+  const kind = result.kind === "passage" ? "passage" : "answer";
+  const part = (name) => hasWords(`${kind}.${result.certainty}.${name}`) ? words(`${kind}.${result.certainty}.${name}`) : "";
+  return { heading: part("heading"), guess: part("guess"), reason: part("reason") };
 }
 
 export function percent(probability) {
   const value = Math.round(probability * 100);
-  if (value < 1) return "under 1 %";
-  if (value > 99) return "over 99 %";
+  if (value < 1) return words("under_one");
+  if (value > 99) return words("over_99");
   return `${value} %`;
 }
 
 export function inWords(probability) {
-  if (probability >= 0.9) return "almost certain";
-  if (probability >= 0.5) return "likely";
-  return "a guess";
+  if (probability >= 0.9) return words("sure.certain");
+  if (probability >= 0.5) return words("sure.likely");
+  return words("sure.guess");
 }
 
 export function promiseInWords({ max_error: error, max_false_answers: falseAnswers, confidence, coverage, n }) {
   const share = (value) => `${Number((100 * value).toFixed(2))} %`;
-  const more = falseAnswers === undefined ? "" : ` and at most ${share(falseAnswers)} of questions without an answer get one`;
-  const fitted = `${share(confidence)} sure, ${percent(coverage)} of ${n.toLocaleString("en")} questions answered`;
-  return `at most ${share(error)} of the given answers are wrong${more} (${fitted})`;
+  const fitted = words("promise.fitted", { confidence: share(confidence), coverage: percent(coverage), n: number(n) });
+  if (falseAnswers === undefined) return words("promise", { error: share(error), fitted });
+  return words("promise.false_answers", { error: share(error), false_answers: share(falseAnswers), fitted });
 }
 
 export function milliseconds(value) {
-  if (value >= 1000) return `${(value / 1000).toFixed(1)} s`;
-  return value < 10 ? `${value.toFixed(1)} ms` : `${Math.round(value)} ms`;
+  if (value >= 1000) return `${number(value / 1000, 1)} s`;
+  return `${number(value, value < 10 ? 1 : 0)} ms`;
 }
 
 // One card a passage, in the order of the best answer found in it.
@@ -96,6 +98,6 @@ export function stepOf({ passage_id: id, shelf, title, text, score, location, st
 
 // The file a passage stands in, and the page where the file has pages.
 export function placeOf({ path, page }) {
-  const unit = /\.ppt[xm]$/i.test(path) ? "slide" : "page";
-  return page ? `${path}, ${unit} ${page}` : path;
+  if (!page) return path;
+  return /\.ppt[xm]$/i.test(path) ? words("place.slide", { path, page }) : words("place.page", { path, page });
 }

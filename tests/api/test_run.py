@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rag.core.errors import ArtifactError, ResourceError
+from rag.core.errors import ArtifactError, ConfigError, ResourceError
 from serve.app import RUN_PREFIX
 from serve.run import bind, run_folder, run_server
 from tests.api.fakes import empty_index, settings
@@ -140,6 +140,12 @@ def test_what_outlives_the_drain_is_refused_and_the_process_ends(process, client
     _, err = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "Traceback" not in err
+
+
+def test_a_server_without_an_index_asks_for_one():
+    with pytest.raises(ConfigError, match="there is no index to serve") as refused:
+        run_server(settings(port=0))
+    assert "give --index, or several by --shelf" in refused.value.spelled("--{}".format)
 
 
 def test_an_index_that_is_not_there_is_named_before_the_server_listens(tmp_path, capsys):

@@ -134,11 +134,8 @@ async def test_a_server_of_one_index_names_no_shelf(folder: Path) -> None:
     async with running(app=app) as client:
         result = await found(client, "river")
         assert [list(hit) for hit in result["hits"]] == [["passage_id", "title", "text", "score"]]
-        assert list((await client.get("/readyz")).json()) == [
-            "status",
-            "index_version",
-            "n_passages",
-        ]
+        ready = (await client.get("/readyz")).json()
+        assert ready.keys() == {"status", "index_version", "n_passages"}
         assert "shelves" not in (await client.get("/page.json")).json()
         reply = await client.post("/v1/retrieve", json={"question": "a", "shelf": "Elbe"})
         assert (reply.status_code, reply.json()["error"]["code"]) == (404, "shelf_not_found")
@@ -243,7 +240,8 @@ async def test_those_used_least_recently_are_closed_and_opened_again(folder: Pat
             assert named(await found(client, "river", shelf=name)) == [(name, f"{name}-0")]
             assert are_open() == expected
             n_files.append(len(os.listdir("/proc/self/fd")))
-        assert len(set(n_files[1:])) == 1  # files of closed indexes are closed
+        # Files of closed indexes are closed; those of all shelves are looked at in the beginning.
+        assert len(set(n_files[2:])) == 1
         for _ in range(3):
             assert len(named(await found(client, "river"))) == 3
             assert len(are_open()) == 2

@@ -1,18 +1,21 @@
 """Terminal, chat, tools and page present an answer in the words of one table."""
 
 import json
-from typing import Any
+import re
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
+import serve
 from rag.cli.show import format_answer_set
 from rag.core.types import Answer, AnswerKind, AnswerSet, Certainty, Evidence
 from rag.core.wording import WITHHELD, WORDINGS, Wording
 from rag.integrations.mcp import _answered
-from serve.app import create_app
 from serve.chat import _content
-from tests.api.fakes import FakePipeline, running, settings
 
+WEB = Path(serve.__path__[0]) / "web"
+PLACES = re.compile(r"\{\w+\}")
 EVIDENCE = Evidence("d", "", "In Ulm.", 3, 6, 1.0)
 # The probabilities of the answer and of there being none.
 PROBABILITIES: dict[Certainty, tuple[float, float]] = {
@@ -43,21 +46,32 @@ def test_every_door_takes_its_words_from_the_table(
     assert _answered(answers, None).note.startswith(reason)
 
 
-@pytest.mark.anyio
-async def test_the_page_gets_the_table_from_the_server() -> None:
-    async with running(app=create_app(settings(), lambda _: FakePipeline())) as client:
-        module = await client.get("/static/wordings.js")
-        scripts = [(await client.get(f"/static/{name}.js")).text for name in ("app", "text")]
-    assert module.headers["content-type"].startswith("text/javascript")
-    exported: dict[str, Any] = {}
-    for line in module.text.splitlines():
-        name, _, value = line.removeprefix("export const ").removesuffix(";").partition(" = ")
-        exported[name] = json.loads(value)
-    assert exported["withheld"] == WITHHELD
-    assert all(WITHHELD not in script for script in scripts)
-    table = exported["wordings"]
-    for kind, wordings in WORDINGS.items():
-        for certainty, wording in wordings.items():
-            assert Wording(**table[kind][certainty]) == wording
-            for words in (wording.heading, wording.guess, wording.reason):
-                assert not words or all(f'"{words}' not in script for script in scripts)
+def table_of(language: str) -> dict[str, str]:
+    table: dict[str, str] = json.loads((WEB / f"words.{language}.json").read_text())
+    return table
+
+
+def test_the_page_presents_an_answer_in_the_same_words() -> None:
+    english = table_of("en")
+    for kind in ("answer", "passage"):
+        for certainty, wording in WORDINGS[kind].items():
+            for part, words in asdict(wording).items():
+                assert english.get(f"{kind}.{certainty}.{part}", "") == words
+    assert english["withheld"] == WITHHELD
+
+
+def test_the_page_has_all_words_in_each_language() -> None:
+    english, german = table_of("en"), table_of("de")
+    assert english.keys() == german.keys()
+    for name, words in english.items():
+        assert sorted(PLACES.findall(words)) == sorted(PLACES.findall(german[name])), name
+    page = "".join(file.read_text() for file in (*WEB.glob("*.js"), WEB / "index.html"))
+    named = set(re.findall(r'words\("([\w.]+)"|data-words[\w-]*="([\w.]+)"', page))
+    used = {"".join(names) for names in named}
+    # Names of which the page knows the beginning: of a state, or for one and for several.
+    families = re.findall(r'words\(`([\w.]+)\$|counted\("([\w.]+)"', page)
+    begun = ("answer.", "passage.", *("".join(names) for names in families))
+    assert used <= english.keys()
+    assert [name for name in english.keys() - used if not name.startswith(begun)] == []
+    for beginning in begun:
+        assert any(name.startswith(beginning) for name in english), beginning

@@ -83,6 +83,12 @@ class Page:
             {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
         )
 
+    def speak(self, language: str) -> None:
+        """Make the browser ask for pages in a language, such as "de-DE"."""
+        agent = self.script("return navigator.userAgent")
+        preferred = {"userAgent": agent, "acceptLanguage": language}
+        self.driver.execute_cdp_cmd("Emulation.setUserAgentOverride", preferred)
+
     def complaints(self) -> list[str]:
         """What the browser's console holds: script errors, blocked resources."""
         return [entry["message"] for entry in self.driver.get_log("browser")]

@@ -221,6 +221,28 @@ def test_share_link_history_and_examples(page):
     ]
 
 
+def test_the_page_speaks_the_language_of_the_browser(page):
+    page.speak("de-AT")
+    try:
+        page.open().until(lambda: "4 Textstellen" in page.text("#tagline"))
+        assert page.script("return document.documentElement.lang") == "de"
+        assert (page.text("#send"), page.driver.title) == ("Fragen", "Den Korpus fragen")
+        page.ask(QUESTION)
+        assert page.text(".panel .eyebrow") == "Antwort"
+        assert page.text(".words") == "zu 93 % sicher, so gut wie gewiss"
+        assert page.text(".card .head .fine").startswith("Suchwert 3,000")
+        page.ask(PROMISED[1])
+        assert page.text(".promise").startswith("Versprochen: höchstens 10 % der gegebenen")
+        page.all("#tab-verify")[0].click()
+        page.ask("The Danube rises in the Black Forest of Germany. However, it is long.")
+        assert page.texts(".verdict .eyebrow") == ["Belegt", "Nicht beurteilt"]
+        page.speak("fr")
+        page.open().until(lambda: "4 passages" in page.text("#tagline"))
+        assert page.complaints() == []
+    finally:
+        page.speak("en-US")
+
+
 def test_errors_are_shown_with_a_way_out(page, driver, page_at):
     broken = FakePipeline(poison=["bad"])
     with listening(create_app(settings(), lambda _: broken)) as address:
