@@ -52,7 +52,7 @@ class LateInteraction:
         pairs_of: dict[str, list[int]] = {}
         for pair, question in enumerate(questions):
             pairs_of.setdefault(question, []).append(pair)
-        contents = [(passage.title, passage.text) for passage in passages]
+        contents = [passage.content for passage in passages]
         numbers = {content: number for number, content in enumerate(dict.fromkeys(contents))}
         queries = self.encoder.question_tokens(list(pairs_of))
         titles = [title for title, _ in numbers]

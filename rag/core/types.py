@@ -53,20 +53,19 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`, without the fields that have their defaults."""
-        shown = dict[str, Any]()
-        for it in fields(self):  # type: ignore[arg-type]  # of the dataclasses that this is a base of
-            value = getattr(self, it.name)
-            usual = it.default if it.default_factory is MISSING else it.default_factory()
-            if (
-                value != usual and it.name != "pages"
-            ):  # of a location, where its further pages begin
-                shown[it.name] = dict(value) if it.name == "metadata" else _as_json(value)
-        return shown
+        stated = dict[str, Any]()
+        for item in fields(self):  # type: ignore[arg-type]  # of the dataclasses that this is a base of
+            value = getattr(self, item.name)
+            usual = item.default if item.default_factory is MISSING else item.default_factory()
+            # Those of a location are where its further pages begin.
+            if value != usual and item.name != "pages":
+                stated[item.name] = dict(value) if item.name == "metadata" else _as_json(value)
+        return stated
 
 
 def _as_json(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_as_json(it) for it in value]
+        return list(map(_as_json, value))
     if isinstance(value, Mapping):
         return dict(value)
     return value.to_json() if isinstance(value, Record) else value
@@ -117,6 +116,11 @@ class Passage(Record):
     location: Location | None = None
     metadata: Metadata = ()
     shelf: str = ""
+
+    @property
+    def content(self) -> tuple[str, str]:
+        """Title and text, by which equal passages are known."""
+        return self.title, self.text
 
 
 @dataclass(frozen=True, slots=True)

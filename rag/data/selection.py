@@ -68,8 +68,10 @@ def hold_out(
 
 
 def least_held_out(groups: int) -> int:
-    """The fewest groups that a share holds out: 20, but no more than a tenth."""
-    return max(1, min(20, groups // 10))
+    """The fewest groups that a share holds out: 20, but no more than a tenth or, of few groups, two:
+    a single one has nothing that it could be compared with.
+    """
+    return max(1, min(groups // 2, max(2, groups // 10), 20))
 
 
 def check_usable(usable: int, looked_at: int, what: str, *, hint: str, few: float = 0.5) -> float:

@@ -207,7 +207,7 @@ class RealmTask:
             # The rows may end with −1, which stands for no passage.
             for row, passage in zip(found[b].tolist(), candidates[b], strict=False):
                 if len(passages) < n_passages and not sentence.stands_in(passage):
-                    passages.setdefault((passage.title, passage.text), row)
+                    passages.setdefault(passage.content, row)
             rows[b, : len(passages)] = list(passages.values())
             beside = [text for _, text in passages]
             texts.append(["", *beside] + [""] * (n_passages - len(beside)))

@@ -59,6 +59,8 @@ def train(
             world.barrier()
         stated = "".join(f"; {name}: {value}" for name, value in method.facts.items())
         log.info("%d batches%s", len(method.batches), stated)
+        if config.max_batches is not None and len(method.batches) < config.max_batches:
+            log.info("epochs=%g ends the run before max_steps=%d", config.epochs, config.max_steps)
         if method.evaluate is None and config.select_by != "last":
             raise ConfigError(
                 f"select_by={config.select_by} is measured on held-out data, and nothing is held out",

@@ -4,7 +4,8 @@ masked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -133,7 +134,25 @@ class Epochs:
         return self._order[1][number * self.batch_size : (number + 1) * self.batch_size]
 
 
-class RetrieverBatches:
+class EpochBatches(ABC):
+    """The batches of a run or a validation by step."""
+
+    def __init__(self, epochs: Epochs) -> None:
+        self.epochs = epochs
+        self.batch_size = epochs.batch_size
+
+    def __len__(self) -> int:
+        return len(self.epochs)
+
+    def __iter__(self) -> Iterator[RetrieverBatch]:
+        return map(self.__getitem__, range(len(self)))
+
+    @abstractmethod
+    def __getitem__(self, step: int) -> RetrieverBatch:
+        """Batch `step`; raises IndexError if there are fewer."""
+
+
+class RetrieverBatches(EpochBatches):
     """The batches of a run. `self[step]` depends on the arguments, the step and the negatives in
     use alone.
 
@@ -163,25 +182,15 @@ class RetrieverBatches:
         hard_negatives: int = 1,
         mask_false_negatives: bool = True,
     ) -> None:
+        super().__init__(epochs)
         self.data = data
-        self.epochs = epochs
-        self.batch_size = epochs.batch_size
         self.hard_negatives = hard_negatives
         self.mask_false_negatives = mask_false_negatives
         self._mined: tuple[Int32, PassageStore] | None = None
-        has_hard = hard_negatives > 0 and data.has_negatives
-        if hard_negatives > 0 and not has_hard:
+        if hard_negatives > 0 and not data.has_negatives:
             get_logger(__name__).warning(
-                "no example has any of the %d hard_negatives", hard_negatives
+                "none of %d examples has any of the %d hard_negatives", len(data), hard_negatives
             )
-        if self.batch_size == 1 and not has_hard:
-            raise ConfigError(
-                "a batch, or all that is held out, is one question without hard negatives",
-                hint="raise batch_size or validation_fraction, or mine negatives with `rag mine`",
-            )
-
-    def __len__(self) -> int:
-        return len(self.epochs)
 
     def use_negatives(self, rows: Int32, corpus: PassageStore) -> None:
         """Draw from newly mined negatives from the next batch on.
@@ -193,7 +202,6 @@ class RetrieverBatches:
         self._mined = (rows, corpus)
 
     def __getitem__(self, step: int) -> RetrieverBatch:
-        """Batch `step`; raises IndexError if the run has fewer."""
         numbers = self.epochs[step]
         positives = self.data.rows_of(numbers, "positive")
         drawn = self._draw_positives(positives, generator(self.epochs.seed, 24, step))
@@ -201,7 +209,7 @@ class RetrieverBatches:
         passages = [*self.data.passages(drawn), *negatives]
         columns = np.arange(len(passages))  # of the positives, then of the negatives
         if self.mask_false_negatives:
-            passages, columns = _distinct(passages)
+            passages, columns = distinct(passages)
         of_positives = columns[: len(numbers)]
         labels = np.full((len(numbers), len(passages)), OTHER, np.int8)
         labels[owners, columns[len(numbers) :]] = NEGATIVE
@@ -240,10 +248,10 @@ class RetrieverBatches:
         self, labels: Labels, positives: Sequence[Int64], passages: Sequence[Passage]
     ) -> None:
         """Mark each question's positives, wherever they come from in the batch, as ignored."""
-        columns = {(p.title, p.text): column for column, p in enumerate(passages)}
+        columns = {p.content: column for column, p in enumerate(passages)}
         for question, rows in enumerate(positives):
             for passage in self.data.passages(rows):
-                column = columns.get((passage.title, passage.text))
+                column = columns.get(passage.content)
                 if column is not None:
                     labels[question, column] = IGNORED
 
@@ -251,26 +259,21 @@ class RetrieverBatches:
         """Mark further passages as ignored, given the column of each question's positive."""
 
 
-class TargetBatches:
+class TargetBatches(EpochBatches):
     """The batches of a run that learns float targets: each question with a list of passages."""
 
     def __init__(
         self, data: ExampleTable, epochs: Epochs, *, per_question: int | None = None
     ) -> None:
+        super().__init__(epochs)
         self.data = data
-        self.epochs = epochs
-        self.batch_size = epochs.batch_size
         self.per_question = per_question
 
-    def __len__(self) -> int:
-        return len(self.epochs)
-
     def __getitem__(self, step: int) -> RetrieverBatch:
-        """Batch `step`; raises IndexError if the run has fewer."""
         numbers = self.epochs[step]
         lists = self.data.rows_with_targets(numbers)
         owners, rows = _draw(lists, self.per_question, generator(self.epochs.seed, 23, step))
-        passages, columns = _distinct(self.data.passages(rows))
+        passages, columns = distinct(self.data.passages(rows))
         targets = np.full((len(numbers), len(passages)), np.nan, np.float32)
         targets[owners, columns] = self.data.targets(rows)
         labels = torch.full(targets.shape, OTHER, dtype=torch.int8)
@@ -278,8 +281,13 @@ class TargetBatches:
         return RetrieverBatch(queries, passages, labels, torch.from_numpy(targets))
 
 
-BatchMaker = Callable[..., RetrieverBatches | TargetBatches]
+BatchMaker = Callable[..., EpochBatches]
 """Configuration, examples, and `once=`, whether they are validated with → the batches."""
+
+
+def has_negatives(batch: RetrieverBatch) -> bool:
+    """Whether a question of a batch has a passage beside its positive that is not ignored."""
+    return bool(((batch.labels != IGNORED).sum(1) > 1).any())
 
 
 def _draw(
@@ -295,11 +303,11 @@ def _draw(
     return owners[order], np.concatenate(lists)[order]
 
 
-def _distinct(passages: Sequence[Passage]) -> tuple[list[Passage], Int64]:
+def distinct(passages: Sequence[Passage]) -> tuple[list[Passage], Int64]:
     """Every passage once, in their order, and for each where in it it stands."""
     first: dict[tuple[str, str], Passage] = {}
     for passage in passages:
-        first.setdefault((passage.title, passage.text), passage)
+        first.setdefault(passage.content, passage)
     columns = {content: column for column, content in enumerate(first)}
-    places = [columns[passage.title, passage.text] for passage in passages]
+    places = [columns[passage.content] for passage in passages]
     return list(first.values()), np.array(places, np.int64)

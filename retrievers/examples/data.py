@@ -28,7 +28,7 @@ from rag.data.text import REGEX_PROFILE, AnswerMatcher
 if TYPE_CHECKING:
     from retrievers.training.config import QuestionsConfig
 
-_FEW = 2000  # a share of fewer questions may hold out next to nothing
+_FEW = 2000  # of fewer questions, far more or fewer than the share may have low hashes
 _WINDOW = 1024  # examples in memory at once
 _ROLES: tuple[Role, ...] = ("positive", "hard_negative", "negative", "retrieved")
 _TAUGHT = ("positive", "hard_negative")  # other passages are stored only with a target
@@ -229,9 +229,9 @@ def split_examples(
     `folder`, which belongs to this configuration.
 
     With a `validation_file`, its questions are held out, and left out of the training files.
-    Without, those are whose hash (`place_of`) lies below `validation_fraction`, and at least the
-    `least_held_out` with the lowest hashes. The sample of `train_questions` has the lowest hashes
-    among the rest.
+    Without, those are whose hash (`place_of`) lies below `validation_fraction`; of fewer than 2,000
+    questions exactly this share with the lowest hashes, and at least `least_held_out`. The sample
+    of `train_questions` has the lowest hashes among the rest.
 
     Args:
         read: files → examples, where these are of another kind; it draws the sample itself.
@@ -247,9 +247,14 @@ def split_examples(
 
     fraction = 0.0 if config.validation_file is not None else config.validation_fraction
     distinct = np.unique(places[~is_validation])
-    least = least_held_out(len(distinct))
-    if fraction and least < len(distinct) < _FEW:
-        fraction = max(fraction, float(np.nextafter(distinct[least - 1], 1)))
+    if fraction and 0 < len(distinct) < _FEW:
+        least = least_held_out(len(distinct))
+        count = max(least, round(fraction * len(distinct)))
+        get_logger(__name__).info(
+            "%d of %d questions are held out: validation_fraction=%g of them, but at least %d",
+            *(count, len(distinct), fraction, least),
+        )
+        fraction = float(np.nextafter(distinct[count - 1], 1))
     is_held_out = is_validation | (places < fraction)
     candidates = np.flatnonzero(is_held_out)
     most = config.validation_questions * per_question
@@ -324,10 +329,10 @@ def _passage_rows(example: Example) -> list[dict[str, Any]]:
     targets = {}
     for candidate in example.candidates:
         if candidate.target is not None:
-            targets[_content(candidate.passage)] = candidate.target
+            targets[candidate.passage.content] = candidate.target
     present = set()
     for candidate in example.candidates:
-        content = _content(candidate.passage)
+        content = candidate.passage.content
         key = (candidate.role, *content)
         is_taught = candidate.role in _TAUGHT or candidate.target is not None
         if is_taught and key not in present:
@@ -338,9 +343,5 @@ def _passage_rows(example: Example) -> list[dict[str, Any]]:
 
 
 def _passage_row(passage: Passage, role: int, target: float | None = None) -> dict[str, Any]:
-    title, text = _content(passage)
+    title, text = passage.content
     return {"id": passage.id, "title": title, "text": text, "role": role, "target": target}
-
-
-def _content(passage: Passage) -> tuple[str, str]:
-    return passage.title, passage.text

@@ -223,7 +223,7 @@ def _why_left_out(named: Sequence[Passage], golds: Sequence[Passage], max_hops: 
         return "no gold passages"
     if len(golds) < len(named):
         return "a gold passage is not in the corpus, or lacks its text"
-    if len({(passage.title, passage.text) for passage in golds}) < len(golds):
+    if len({passage.content for passage in golds}) < len(golds):
         return "a gold passage comes twice"
     return f"more than {max_hops} hops" if len(golds) > max_hops else ""
 

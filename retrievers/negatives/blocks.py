@@ -131,7 +131,7 @@ def _union(same: Sequence[Example]) -> Example:
         for example in same:
             for candidate in example.of_role(role):
                 passage = candidate.passage
-                candidates.setdefault((passage.title, passage.text), candidate)
+                candidates.setdefault(passage.content, candidate)
     answers: dict[str, None] = {}
     for example in same:
         answers.update(dict.fromkeys(example.answers))

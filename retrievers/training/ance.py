@@ -29,7 +29,6 @@ from rag.core.log import Progress
 from rag.data.examples import Example
 from rag.training.distributed import World
 from rag.training.fit import Method
-from rag.training.precision import MasterWeights
 from rag.training.refresh import Refresh
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
@@ -89,29 +88,27 @@ def build(
 
     # model
     model = load_model(config, world.device)
-    master = MasterWeights(model, config.precision)
-
-    # negatives
-    refresh = Refresh(
-        config,
-        refresh_negatives,
-        snapshot_writer(model, master.state, max_length=config.longest_query),
-        partial(take_up_negatives, mined, index.passages),
-        world=world,
-        encode=encode,
-    )
     origin = f"mined anew with the model itself every {every} steps" if every else "of the file"
-    return bi_encoder_method(
+    method = bi_encoder_method(
         model,
-        master,
         world,
         batches,
         split.held_out,
         make_batches=make_batches,
         loss=pairwise_loss if config.loss == "pairwise" else in_batch_loss,
-        hooks=refresh,
         facts={"training questions": len(data), "negatives": origin},
     )
+
+    # negatives
+    refresh = Refresh(
+        config,
+        refresh_negatives,
+        snapshot_writer(model, method.master.state, max_length=config.longest_query),
+        partial(take_up_negatives, mined, index.passages),
+        world=world,
+        encode=encode,
+    )
+    return replace(method, hooks=refresh)
 
 
 def take_up_negatives(

@@ -165,15 +165,15 @@ class BiEncoderModel(nn.Module):
         assert fixed is not None
         new = {}
         for passage in passages:
-            if (passage.title, passage.text) not in fixed:
-                new[passage.title, passage.text] = passage
+            if passage.content not in fixed:
+                new[passage.content] = passage
         if new:
             training = self.passage.training
             self.passage.eval()  # a fixed tower: no dropout
             with torch.no_grad():
                 fixed.update(zip(new, self.read(list(new.values())).cpu(), strict=True))
             self.passage.train(training)
-        vectors = [fixed[passage.title, passage.text] for passage in passages]
+        vectors = [fixed[passage.content] for passage in passages]
         return Vectors(torch.stack(vectors).to(self.device))
 
     def score(self, questions: Vectors, passages: Vectors) -> Tensor:

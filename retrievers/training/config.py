@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -14,6 +15,19 @@ from rag.training.config import Rate, RefreshedConfig, TrainConfig
 if TYPE_CHECKING:
     from indexers.protocols import EncodesCorpus
     from rag.data.examples import Needed
+
+
+def _train(config: TrainConfig, method: str, result: str = "encoder", **alone: str) -> Path:
+    """Train, or resume the run in `out`; see `rag.training.run.train`.
+
+    Args:
+        method: the function of `retrievers.training` that makes the method, as "module:function".
+        alone: `one_process`.
+    """
+    from rag.training.run import train
+
+    build = resolve_name(f"retrievers.training.{method}")
+    return train(config, partial(build, config), result, **alone)
 
 
 class BiEncoderConfig(TrainConfig):
@@ -217,10 +231,7 @@ class DprTrainConfig(ContrastiveConfig):
             Unlike in the paper, a question's other positives are left out of its negatives
             (`mask_false_negatives`); passages that answer it are when negatives are mined.
         """
-        from rag.training.run import train
-        from retrievers.training.recipe import learn_from_examples
-
-        return train(self, partial(learn_from_examples, self), "encoder")
+        return _train(self, "recipe:learn_from_examples")
 
 
 class AnceTrainConfig(ContrastiveConfig, RefreshedConfig):
@@ -317,11 +328,8 @@ class MdrTrainConfig(ContrastiveConfig):
 
     def train_model(self) -> Path:
         """See `retrievers.training.mdr.build`."""
-        from rag.training.run import train
-        from retrievers.training.mdr import build
-
         reason = "only questions are encoded" if self.keeps_index else ""
-        return train(self, partial(build, self), "encoder", one_process=reason)
+        return _train(self, "mdr:build", one_process=reason)
 
 
 class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
@@ -344,10 +352,7 @@ class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
 
     def train_model(self) -> Path:
         """See `retrievers.training.ict.build`."""
-        from rag.training.run import train
-        from retrievers.training.ict import build
-
-        return train(self, partial(build, self), "encoder")
+        return _train(self, "ict:build")
 
 
 class DistillTrainConfig(ExamplesConfig):
@@ -373,10 +378,7 @@ class DistillTrainConfig(ExamplesConfig):
 
     def train_model(self) -> Path:
         """See `retrievers.training.distill.build`."""
-        from rag.training.run import train
-        from retrievers.training.distill import build
-
-        return train(self, partial(build, self), "encoder")
+        return _train(self, "distill:build")
 
 
 class StaticTrainConfig(QuestionsConfig):
@@ -453,10 +455,7 @@ class ColbertTrainConfig(ContrastiveConfig):
             Santhanam et al. 2022, "ColBERTv2: Effective and Efficient Retrieval via Lightweight
             Late Interaction", section 3.2.
         """
-        from rag.training.run import train
-        from retrievers.training.recipe import learn_from_examples
-
-        return train(self, partial(learn_from_examples, self), "encoder")
+        return _train(self, "recipe:learn_from_examples")
 
 
 class RerankerTrainConfig(QuestionsConfig):
@@ -489,7 +488,4 @@ class RerankerTrainConfig(QuestionsConfig):
 
     def train_model(self) -> Path:
         """See `retrievers.training.reranker.build`."""
-        from rag.training.run import train
-        from retrievers.training.reranker import build
-
-        return train(self, partial(build, self), "cross-encoder")
+        return _train(self, "reranker:build", "cross-encoder")

@@ -18,8 +18,14 @@ from rag.data.sentences import split_sentences
 from rag.runtime.seeds import generator
 from rag.training.distributed import World
 from rag.training.fit import Method
-from rag.training.precision import MasterWeights
-from retrievers.examples.batches import OTHER, POSITIVE, Epochs, RetrieverBatch, RetrieverBatches
+from retrievers.examples.batches import (
+    OTHER,
+    POSITIVE,
+    EpochBatches,
+    Epochs,
+    RetrieverBatch,
+    RetrieverBatches,
+)
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import ExampleTable
 from retrievers.training.bi_encoder import load_model
@@ -51,7 +57,7 @@ def inverse_cloze(
     return sentence, text if keep else " ".join(sentences)
 
 
-class IctBatches:
+class IctBatches(EpochBatches):
     """The batches of a run: `self[step]` depends on the arguments and the step alone.
 
     Sentences are drawn when a batch is requested: no passage is kept between visits.
@@ -71,15 +77,11 @@ class IctBatches:
         keep_sentence: float,
         min_words: int,
     ) -> None:
+        super().__init__(epochs)
         self._store = store
         self._rows = rows
         self._keep_sentence = keep_sentence
         self._min_words = min_words
-        self.epochs = epochs
-        self.batch_size = epochs.batch_size
-
-    def __len__(self) -> int:
-        return len(self.epochs)
 
     def __getitem__(self, step: int) -> RetrieverBatch:
         """Batch `step`: sentences, and the passages they are from."""
@@ -161,7 +163,6 @@ def build(config: IctTrainConfig, world: World) -> Method:
     model = load_model(config, world.device, same_encoder=True)
     return bi_encoder_method(
         model,
-        MasterWeights(model, config.precision),
         world,
         batches,
         held_out,

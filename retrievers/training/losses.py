@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rag.core.errors import ConfigError, DataError
-from retrievers.examples.batches import IGNORED, NEGATIVE, RetrieverBatch
+from retrievers.examples.batches import IGNORED, NEGATIVE, RetrieverBatch, has_negatives
 
 BatchLoss = Callable[[Tensor, RetrieverBatch], Tensor]
 """Scores (B, P) of the whole batch's B questions and P passages, over the temperature, and the
@@ -44,15 +44,14 @@ def in_batch_loss(scores: Tensor, batch: RetrieverBatch) -> Tensor:
         >>> round(float(in_batch_loss(scores, RetrieverBatch([], [], labels))), 4)
         0.1832
     """
-    ignored = batch.labels == IGNORED
-    if not ((~ignored).sum(1) > 1).any():
+    if not has_negatives(batch):
         raise ConfigError(
             f"no question of a batch of {len(scores)} has a negative: nothing can be learned from it",
-            hint="raise batch_size, mine negatives with `rag mine`, or set mask_false_negatives=false",
+            hint="train on more questions, raise batch_size, mine negatives with `rag mine`, or set "
+            "mask_false_negatives=false",
         )
-    return functional.cross_entropy(
-        scores.masked_fill(ignored, float("-inf")), batch.labels.argmax(1)
-    )
+    compared = scores.masked_fill(batch.labels == IGNORED, float("-inf"))
+    return functional.cross_entropy(compared, batch.labels.argmax(1))
 
 
 def pairwise_loss(scores: Tensor, batch: RetrieverBatch) -> Tensor:

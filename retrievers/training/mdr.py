@@ -19,7 +19,6 @@ from rag.data.examples import Example
 from rag.data.questions import draw_sample, read_questions
 from rag.training.distributed import World
 from rag.training.fit import Loss, Method
-from rag.training.precision import MasterWeights
 from retrievers.examples.data import ExampleTable, split_examples
 from retrievers.examples.hops import (
     HopBatches,
@@ -75,7 +74,6 @@ def build(config: MdrTrainConfig, world: World) -> Method:
 
     return bi_encoder_method(
         model,
-        MasterWeights(model, config.precision),
         world,
         batches,
         split.held_out,

@@ -16,7 +16,7 @@ from indexers.index_writer import write_index
 from rag.data.examples import Example
 from rag.training.card import Card
 from rag.training.distributed import World
-from rag.training.fit import FitHooks, LossFunction, Method, Weights
+from rag.training.fit import LossFunction, Method, Weights
 from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.settings import PAIR, EncoderSettings
@@ -72,7 +72,6 @@ def learn_from_examples(
 
     return bi_encoder_method(
         model,
-        MasterWeights(model, config.precision),
         world,
         batches,
         split.held_out,
@@ -84,7 +83,6 @@ def learn_from_examples(
 
 def bi_encoder_method(
     model: BiEncoderModel,
-    master: MasterWeights,
     world: World,
     batches: Any,
     held_out: Sequence[Example],
@@ -92,7 +90,6 @@ def bi_encoder_method(
     make_batches: BatchMaker,
     loss: BatchLoss = in_batch_loss,
     step: LossFunction | None = None,
-    hooks: FitHooks | None = None,
     facts: Mapping[str, object],
 ) -> Method:
     """The method of a recipe that makes `encoder/`, and with a bank also `index/`.
@@ -114,13 +111,12 @@ def bi_encoder_method(
         evaluate = partial(HeldOutScores(config, held_out, make_batches, loss), model)
     return Method(
         model,
-        master,
+        MasterWeights(model, config.precision),
         batches,
         step,
         export=partial(_export, model, form),
         card=encoder_card(config, form),
         evaluate=evaluate,
-        hooks=hooks or FitHooks(),
         facts={
             **facts,
             "held-out questions": len(held_out),
@@ -171,5 +167,5 @@ def fixed_vectors(index: Index, examples: Iterable[Example]) -> dict[tuple[str, 
             found.update(texts.find(passage))
     rows = np.array(sorted(found), np.int64)
     vectors = torch.from_numpy(index.require_dense().embeddings.rows(rows))
-    passages = index.passages.get_many(rows)
-    return {(p.title, p.text): vector for p, vector in zip(passages, vectors, strict=True)}
+    contents = [passage.content for passage in index.passages.get_many(rows)]
+    return dict(zip(contents, vectors, strict=True))

@@ -189,7 +189,8 @@ def _measure(
     )
     vectors = model.tokens.detach().numpy()
     encoder = StaticEncoder(vectors, folder_tokenizer(tokens.folder), form)
-    return {"average_rank": pool_rank(encoder, held_out)}
+    rank = pool_rank(held_out, encoder.encode_queries, encoder.encode_passages)
+    return {"average_rank": rank}
 
 
 def _loss(model: TokenVectors, tokens: StaticTokenizer, parts: Sequence[RetrieverBatch]) -> Loss:

@@ -4,21 +4,21 @@ pool.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rag.core.arrays import Float32
-from rag.core.types import Query
+from rag.core.errors import ConfigError
+from rag.core.types import Passage, Query
 from rag.data.examples import Example
 from rag.metrics.ranking import average_rank
-from rag.training.distributed import World
 from retrievers.encoders.settings import TOKENS
 from retrievers.encoders.tokenization import TextTokenizer
-from retrievers.examples.batches import BatchMaker
+from retrievers.examples.batches import BatchMaker, distinct, has_negatives
 from retrievers.examples.data import ExampleTable
 from retrievers.training.bi_encoder import BiEncoderModel, encoder_form
 from retrievers.training.config import EncodedConfig
@@ -29,62 +29,40 @@ POOL_NEGATIVES = 30
 POOL_QUESTIONS = 10_000  # as in the published average rank
 
 
-def pool_rank(encoder: PoolEncoder, examples: Sequence[Example]) -> float:
+def pool_rank(
+    examples: Sequence[Example],
+    ask: Callable[[Sequence[Query]], Float32],
+    read: Callable[[Sequence[str], Sequence[str]], Float32],
+) -> float:
     """`average_rank` in the pool of all positives and up to 30 hard negatives of each of
     `examples`.
 
     At most 10,000 questions count, as in the published rule. With fewer the pool is smaller and the
     rank better: then the figure is not comparable with published ones.
+
+    Args:
+        ask: questions with passages → their vectors (n, D).
+        read: titles and texts of passages → their vectors (n, D).
     """
     examples = examples[:POOL_QUESTIONS]
-    rows: dict[tuple[str, str], int] = {}
-    positives = []
+    passages: list[Passage] = []
+    places = []
     for example in examples:
-        contents = [(passage.title, passage.text) for passage in example.positives]
-        positives.append([rows.setdefault(content, len(rows)) for content in contents])
-        for negative in example.negatives[:POOL_NEGATIVES]:
-            rows.setdefault((negative.passage.title, negative.passage.text), len(rows))
-    vectors = encoder.encode_passages([title for title, _ in rows], [text for _, text in rows])
-    queries = encoder.encode_queries([example.query for example in examples])
-    return average_rank(queries, vectors, positives)
-
-
-class PoolEncoder(Protocol):
-    """What `pool_rank` compares texts with: an encoder, or a model in training."""
-
-    def encode_queries(self, queries: Sequence[Query]) -> Float32:
-        """Vectors (n, D) of questions with passages."""
-
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
-        """Vectors (n, D) of passages."""
-
-
-class ModelEncoder:
-    """A model in training as an encoder of at most `max_length` tokens; the caller turns dropout
-    off.
-    """
-
-    def __init__(self, model: BiEncoderModel, max_length: int) -> None:
-        self.model = model
-        question, passage = model.settings
-        self._questions = TextTokenizer(question.override(max_length=max_length))
-        self._passages = TextTokenizer(passage.override(max_length=max_length))
-
-    def encode_queries(self, queries: Sequence[Query]) -> Float32:
-        """Vectors (n, D) of questions with passages."""
-        return _as_array(self.model.encode_questions(self._questions.queries(queries)))
-
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
-        """Vectors (n, D) of passages."""
-        return _as_array(self.model.encode_passages(self._passages.passages(titles, texts)))
-
-
-def _as_array(vectors: Tensor) -> Float32:
-    return np.asarray(vectors.float().cpu().numpy(), np.float32)
+        places.append(range(len(passages), len(passages) + len(example.positives)))
+        passages += example.positives
+        passages += [negative.passage for negative in example.negatives[:POOL_NEGATIVES]]
+    pool, rows = distinct(passages)
+    positives = [rows[list(of_example)].tolist() for of_example in places]
+    vectors = read([passage.title for passage in pool], [passage.text for passage in pool])
+    return average_rank(ask([example.query for example in examples]), vectors, positives)
 
 
 class HeldOutScores:
-    """Scores the model on held-out questions: loss, and average rank of a vector per text."""
+    """Scores the model on held-out questions: loss, and average rank of a vector per text.
+
+    Raises:
+        ConfigError: no held-out question could be compared with a wrong passage.
+    """
 
     def __init__(
         self,
@@ -97,23 +75,40 @@ class HeldOutScores:
         self.loss = loss
         self.judged = [example for example in held_out if example.positives]
         self.batches = make_batches(config, ExampleTable.of(held_out), once=True)
+        if not all(map(has_negatives, self.batches)):
+            raise ConfigError(
+                f"in a batch of the {len(held_out)} held-out questions no passage is a wrong one",
+                hint="hold out more (validation_fraction) or none (validation_fraction=0), or mine "
+                "hard negatives with `rag mine`",
+            )
 
     @torch.no_grad()
     def __call__(self, model: BiEncoderModel) -> dict[str, float]:
         """{"nll", "average_rank"}."""
         model.eval()
-        scores = {"nll": self._loss(model)}
+        step = partial(contrastive_step, model, chunk_size=self.config.chunk_size, loss=self.loss)
+        losses = [float(step(batch).value) for batch in self.batches]
+        scores = {"nll": sum(losses) / len(losses)}
         if self.judged and model.settings.passage.pooling != TOKENS:
-            encoder = ModelEncoder(model, encoder_form(model).max_length)
-            scores["average_rank"] = pool_rank(encoder, self.judged)
+            scores["average_rank"] = self._rank(model)
         model.train()
         return scores
 
-    def _loss(self, model: BiEncoderModel) -> float:
-        world = World(device=model.device)
-        total = 0.0
-        for number in range(len(self.batches)):
-            batch = self.batches[number]
-            step = contrastive_step(model, batch, world, self.config.chunk_size, loss=self.loss)
-            total += float(step.value)
-        return total / len(self.batches)
+    def _rank(self, model: BiEncoderModel) -> float:
+        """`pool_rank` of the model; texts are as long as the finished encoder reads them."""
+        longest = encoder_form(model).max_length
+        question, passage = (
+            TextTokenizer(side.override(max_length=longest)) for side in model.settings
+        )
+
+        def ask(queries: Sequence[Query]) -> Float32:
+            return _as_array(model.encode_questions(question.queries(queries)))
+
+        def read(titles: Sequence[str], texts: Sequence[str]) -> Float32:
+            return _as_array(model.encode_passages(passage.passages(titles, texts)))
+
+        return pool_rank(self.judged, ask, read)
+
+
+def _as_array(vectors: Tensor) -> Float32:
+    return np.asarray(vectors.float().cpu().numpy(), np.float32)

@@ -15,6 +15,7 @@ from rag.data.selection import hold_out
         (300, 0.02, 20),
         (5000, 0.02, 100),
         (60, 0, 0),
+        (12, 0.1, 2),  # one alone could not be compared with another
     ],
 )
 def test_what_is_held_out_grows_with_the_set(

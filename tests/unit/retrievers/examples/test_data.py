@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,9 @@ from rag.data.examples import Candidate, Example
 from rag.training.distributed import World
 from retrievers.examples.batches import IGNORED, POSITIVE, Epochs, RetrieverBatches, TargetBatches
 from retrievers.examples.data import ExampleTable
+from retrievers.training.losses import in_batch_loss
+from retrievers.training.recipe import contrastive_batches
+from retrievers.training.validation import HeldOutScores
 
 
 def passage(n):
@@ -126,8 +130,8 @@ def test_one_of_several_positives_is_drawn_at_every_visit():
 
 def test_batches_without_negatives_are_refused():
     alone = [Example.labelled(str(n), "who", ("river",), (passage(0),)) for n in range(4)]
-    data = ExampleTable.of(alone)
-    with pytest.raises(ConfigError, match="one question without hard negatives"):
-        RetrieverBatches(data, Epochs(len(data), 1))
+    config = SimpleNamespace(batch_size=9, hard_negatives=1, mask_false_negatives=True, seed=3)
+    with pytest.raises(ConfigError, match="in a batch of the 4 held-out questions"):
+        HeldOutScores(config, alone, contrastive_batches, in_batch_loss)
     with pytest.raises(ConfigError, match="4 questions cannot be shared by 8"):
         World(size=8).share(4)

@@ -1,4 +1,6 @@
 import json
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from rag.data.text import AnswerMatcher
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.negatives.mine import below_margin, candidates_by_rank, mine
 from retrievers.negatives.settings import MiningSettings
-from tests.commands import exit_code
+from tests.commands import exit_code, run_command
 
 RIVERS = ("Danube", "Rhine", "Elbe", "Oder", "Main", "Neckar", "Isar", "Inn", "Spree", "Havel")
 
@@ -208,6 +210,28 @@ def test_the_command(index_dir, questions, tmp_path, capsys):
     report = json.loads((tmp_path / "negatives.json.report.json").read_text())
     assert report["settings"]["ranks"] == "2:9"
     assert exit_code(*command, "--ranks", "9:2") == 2
+
+
+def test_the_printed_command_trains_without_any_negative(index_dir, tmp_path, capsys, monkeypatch):
+    """Every passage holds each answer; the log says how many questions are held out, and which
+    setting ends the run.
+    """
+    monkeypatch.chdir(tmp_path)
+    asked = [
+        {"question": f"{river}?", "answers": ["the river"], "gold_passage_ids": [f"p{n}"]}
+        for n, river in enumerate(RIVERS)
+    ]
+    Path("questions.jsonl").write_text("\n".join(map(json.dumps, asked)))
+    mining = ["mine", "--index", index_dir, "--questions", "questions.jsonl", "--out", "mined.json"]
+    printed = run_command(list(map(str, mining))).output
+    assert "negatives 0" in printed
+    words = shlex.split(printed.partition("train: rag ")[2])
+    for setting in ("passage_tokens=64", "validation_fraction=0.1", "max_steps=9"):
+        words += ["--set", setting]
+    assert exit_code(*words) == 0
+    logged = capsys.readouterr().err
+    assert "2 of 10 questions are held out" in logged
+    assert "epochs=1 ends the run before max_steps=9" in logged
 
 
 def test_the_margin_of_a_positive_below_zero():

@@ -67,7 +67,7 @@ def test_the_loss_falls_and_retrieval_rises(
     )
     assert (figures["figures"]["nll"], figures["step"]) == best
     assert figures["figures"]["average_rank"] == pytest.approx(
-        pool_rank(encoder, held_out), abs=0.2
+        pool_rank(held_out, encoder.encode_queries, encoder.encode_passages), abs=0.2
     )
     assert "--encoder FOLDER " in named(finished, "dpr")  # and not the name of a preset
     assert (finished / "passage_encoder" / "modules.json").exists() != config.shared

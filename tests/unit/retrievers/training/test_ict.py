@@ -86,19 +86,17 @@ def test_retrieval_of_real_questions_rises(tmp_path: Path, tiny_bert: Path) -> N
     )
     finished = config.train_model()
     assert falls(config.out, 0.6, over=5)
-    before, after = (
-        pool_rank(
-            BiEncoder.load(folder, pooling="mean", normalize=True, precision="fp32"), examples[:60]
-        )
-        for folder in (tiny_bert, finished)
-    )
-    assert after < 0.6 * before
+    ranks = []
+    for folder in (tiny_bert, finished):
+        encoder = BiEncoder.load(folder, pooling="mean", normalize=True, precision="fp32")
+        ranks.append(pool_rank(examples[:60], encoder.encode_queries, encoder.encode_passages))
+    assert ranks[1] < 0.6 * ranks[0]
     assert "| passages | " in named(finished, "ict")
 
 
 @pytest.mark.parametrize(
     ("passages", "share", "held_out"),
-    [(1, 0.02, 0), (9, 0.02, 0), (60, 0.02, 6), (5000, 0.02, 100), (60, 0, 0)],
+    [(1, 0.02, 0), (3, 0.02, 0), (9, 0.02, 2), (60, 0.02, 6), (5000, 0.02, 100), (60, 0, 0)],
 )
 def test_a_small_corpus_holds_out_enough_to_be_told_apart(
     passages: int, share: float, held_out: int
@@ -134,7 +132,7 @@ def test_what_cannot_be_learned_from_is_refused(tmp_path: Path, tiny_bert: Path)
         given = {**_SMALL, "train_files": sources, "question_encoder": str(tiny_bert), **settings}
         IctTrainConfig(out=tmp_path / name, **given).train_model()
 
-    with pytest.raises(DataError, match="0 of 9 passages have a sentence that can be taken out"):
+    with pytest.raises(DataError, match="0 of 7 passages have a sentence that can be taken out"):
         run(
             "one",
             write_corpus(tmp_path / "one.jsonl", [f"The river {a} rises" for a in "abcdefghi"]),

@@ -42,4 +42,6 @@ def test_average_rank_of_the_gold_passage() -> None:
         scores = (encoder.encode_queries([example.query]) @ vectors.T)[0]
         gold, other = (pool.index(positive) for positive in example.positives)
         expected.append(sum(score > scores[gold] for n, score in enumerate(scores) if n != other))
-    assert pool_rank(encoder, examples) == pytest.approx(np.mean(expected))
+    assert pool_rank(examples, encoder.encode_queries, encoder.encode_passages) == pytest.approx(
+        np.mean(expected)
+    )
