@@ -30,8 +30,17 @@ def _digest_update(digest: hashlib._Hash, passage: Passage) -> None:
     place = passage.location
     located = (place.path, place.page, *place.headings) if place else ()
     pages = (f"{start} {label}" for start, label in place.pages) if place else ()
+    recognised = ("ocr",) if place and place.ocr else ()
     described = (_metadata_json(passage),) if passage.metadata else ()
-    for part in (passage.id, passage.title, passage.text, *located, *pages, *described):
+    for part in (
+        passage.id,
+        passage.title,
+        passage.text,
+        *located,
+        *pages,
+        *recognised,
+        *described,
+    ):
         data = part.encode()
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
@@ -149,6 +158,8 @@ def _row(passage: Passage) -> dict[str, Any]:
         row |= {"path": place.path, "page": place.page, "headings": place.headings}
         if place.pages:
             row["page_starts"], row["page_labels"] = zip(*place.pages, strict=True)
+        if place.ocr:
+            row["ocr"] = True
     if passage.metadata:
         row["metadata"] = _metadata_json(passage)
     return row

@@ -5,8 +5,9 @@ Files in the directory: `passages.arrow` (Arrow IPC, uncompressed, record batche
 rows, with the columns id, title, text), `ids.arrow` (the ids once more, close together, so that
 those of some hundred hits lie on few pages) with its lookup, see `indexers.id_table`; and where a
 passage has such, in batches like those of the passages, `locations.arrow` (the columns path, page,
-headings), `pages.arrow` (for passages on several pages, the columns page_starts, page_labels) and
-`metadata.arrow` (the column metadata, a JSON object). Filters read `indexers.metadata_values`.
+headings), `pages.arrow` (for passages on several pages, the columns page_starts, page_labels),
+`scans.arrow` (for passages of scanned pages, the column ocr) and `metadata.arrow` (the column
+metadata, a JSON object). Filters read `indexers.metadata_values`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ OPTIONAL_SCHEMAS = {
         [("path", pa.string()), ("page", pa.string()), ("headings", _TEXTS)]
     ),
     "pages.arrow": pa.schema([("page_starts", pa.list_(pa.int32())), ("page_labels", _TEXTS)]),
+    "scans.arrow": pa.schema([("ocr", pa.bool_())]),
     "metadata.arrow": pa.schema([("metadata", pa.string())]),
 }
 
@@ -192,7 +194,8 @@ def _passage(row: Mapping[str, Any]) -> Passage:
     path = row.get("path")
     if path is not None:
         pages = zip(row.get("page_starts") or (), row.get("page_labels") or (), strict=True)
-        location = Location(path, row["page"], tuple(row["headings"]), tuple(pages))
+        headings = tuple(row["headings"])
+        location = Location(path, row["page"], headings, tuple(pages), bool(row.get("ocr")))
     stored = row.get("metadata")
     metadata = () if stored is None else metadata_of(stored)
     return Passage(row["id"], row["title"], row["text"], location, metadata)

@@ -86,12 +86,14 @@ class Location(Record):
         headings: the headings above it, the outermost first.
         pages: where in the passage's text its pages begin, the first one at 0; empty for a passage
             on one page, and in older indexes.
+        ocr: whether its text was recognised in a picture of a page.
     """
 
     path: str
     page: str = ""
     headings: tuple[str, ...] = ()
     pages: Pages = ()
+    ocr: bool = False
 
     def __str__(self) -> str:
         unit = "slide" if self.path.lower().endswith(_SLIDES) else "page"

@@ -167,6 +167,7 @@ class Document:
         blocks: headings, paragraphs, rows … of a file, as spans of the text; empty for records.
         pages: where in the text each page of a file begins; empty for records, and files without
             pages.
+        scanned: the labels of those pages whose text was recognised in a picture.
         path: the file it is, as people write it; "" for records.
         metadata: further fields that its passages keep, see `Passage`.
         notes: remarks about its conversion for the user ("3 of 12 pages have no characters").
@@ -177,6 +178,7 @@ class Document:
     text: str
     blocks: tuple[Block, ...] = ()
     pages: Pages = ()
+    scanned: tuple[str, ...] = ()
     path: str = ""
     metadata: Metadata = ()
     notes: tuple[str, ...] = ()
@@ -189,7 +191,9 @@ class Document:
         """The location of a span of the text, which is a passage."""
         page = page_at(self.pages, start)
         more = tuple((at - start, label) for at, label in self.pages if start < at < end)
-        return Location(self.path, page, tuple(headings), ((0, page), *more) if more else ())
+        pages = ((0, page), *more)
+        ocr = any(label in self.scanned for _, label in pages)
+        return Location(self.path, page, tuple(headings), pages if more else (), ocr)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,12 +64,14 @@ class Content:
             a file is about; "" without one.
         notes: remarks for the user, such as what the converter does not read.
         fields: the front matter of a file, except its title.
+        scanned: the labels of those pages whose text was recognised in a picture.
     """
 
     title: str
     pieces: Sequence[Piece]
     notes: Sequence[str] = ()
     fields: Mapping[str, Any] = field(default_factory=dict)
+    scanned: Sequence[str] = ()
 
 
 class Unreadable(DataError):

@@ -79,7 +79,8 @@ def convert(data: bytes, name: str) -> Document:
             if field == GROUPS_FIELD:
                 raise Unreadable(*plain.UNREADABLE_RIGHTS, str(error)) from error
             notes.append(f"front matter: {error}")
-    return assemble(content.title, content.pieces, notes, metadata)
+    document = assemble(content.title, content.pieces, notes, metadata)
+    return replace(document, scanned=tuple(content.scanned))
 
 
 def _read(data: bytes, name: str) -> Content:

@@ -15,11 +15,12 @@ from threading import Lock
 from typing import Any
 
 from rag.core.errors import MissingDependencyError
-from rag.core.optional import require
+from rag.core.optional import DISTRIBUTION, require
 from rag.data.documents import grid
 from rag.data.documents.blocks import PAGE_BREAK, Content, Piece, Unreadable, clean, stated_title
 from rag.data.documents.pdf_page import Line, PageReader
 from rag.data.documents.pdf_tables import find_tables, words_of
+from rag.data.documents.scans import recognised_lines
 
 # What PDFium writes for a hyphen at the end of a line.
 _HYPHENS = "\x02\ufffe"
@@ -67,9 +68,14 @@ def pdf(data: bytes) -> Content:
     n_empty = 0
     n_broken = 0
     lines: list[Line] = []
+    labels = _labels(document)
+    scanned: list[str] = []
     for number in range(n_pages):
         try:
             lines_of_page = _lines_and_tables(PageReader(document, number))
+            if not lines_of_page:
+                lines_of_page = recognised_lines(document[number], number)
+                scanned += [labels[number]]
         except library.PdfiumError:
             n_broken += 1
             continue
@@ -78,14 +84,13 @@ def pdf(data: bytes) -> Content:
     if n_broken == n_pages:
         raise Unreadable("broken file", "get a whole copy of it", "no page of it can be read")
     if not lines:
-        remedy = "make its text searchable, for example with `ocrmypdf`"
+        remedy = f"pip install '{DISTRIBUTION}[ocr]', or make its text searchable with `ocrmypdf`"
         raise Unreadable("scanned", remedy, f"{n_pages:,} pages without a character")
     notes: list[str] = []
     if n_empty > n_pages // 10:
         notes.append(f"{n_empty} of {n_pages} pages have no characters: empty or scanned")
     if n_broken:
         notes.append(f"{n_broken} of {n_pages} pages are damaged")
-    labels = _labels(document)
     lines = _without_boilerplate(lines, labels)
     outline = list(_outline(document))
     if len(outline) < 2 or _mark_outline(lines, outline) < 0.3 * len(outline):
@@ -93,7 +98,7 @@ def pdf(data: bytes) -> Content:
     title = stated_title(document.get_metadata_value("Title"))
     if not title or _TITLE_JUNK.search(title):
         title = _title_by_size(lines)
-    return Content(title, list(_pieces(lines, labels)), notes)
+    return Content(title, list(_pieces(lines, labels)), notes, scanned=scanned)
 
 
 def number_of_page(path: Path, label: str) -> int:

@@ -62,6 +62,7 @@ def document_from(line: bytes, name: str) -> Document | BadRecord:
         text=reply["text"],
         blocks=tuple(Block(*block) for block in reply["blocks"]),
         pages=tuple((start, label) for start, label in reply["pages"]),
+        scanned=tuple(reply["scanned"]),
         path=path,
         metadata=metadata_of_fields(dict(reply["metadata"])),
         notes=tuple(reply["notes"]),
