@@ -1,99 +1,164 @@
-"""BM25 in the language of the questions, beside BM25 with English words, over passages of many
-languages.
-"""
+"""Search in many languages: by words as Lucene finds them, and by the vectors of an encoder."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from rag.bench.report import Report
+from indexers.index import Index
+from indexers.index_writer import write_index
+from indexers.settings import BuildSettings
+from rag.bench.report import Figure, Report
 from rag.core.arrays import Float64
 from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.languages import ANALYZERS, ENGLISH
 from rag.data.questions import read_questions
 from rag.metrics.significance import bootstrap, compare_paired
+from retrievers.encoders.open import load_encoder
+from retrievers.open import open_retriever
 
 _DEPTH = 100
 
 
-def run_languages_benchmark(questions: Path) -> Report:
+class _Asked(NamedTuple):
+    """A question and the context that is searched for."""
+
+    text: str
+    context: str
+
+
+class _Contexts:
+    """Passages, in an index for each language whose words are searched for.
+
+    Args:
+        encoder: folder or hub name; None: they are searched by their words alone.
+    """
+
+    def __init__(self, folder: Path, contexts: Iterable[str], encoder: str | None) -> None:
+        self._folder = folder
+        self._rows = {context: row for row, context in enumerate(sorted(set(contexts)))}
+        self._encoder = load_encoder(encoder) if encoder else None
+        self._indexes: dict[str, Index] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def reciprocal_ranks(
+        self, asked: Sequence[_Asked], language: str, kind: str = "bm25"
+    ) -> Float64:
+        """Those of the questions' contexts (n,), 0 beyond the depth."""
+        retriever = open_retriever(self._index(language), kind)
+        found = retriever.search([question.text for question in asked], _DEPTH)
+        ranks = np.zeros(len(asked))
+        for number, (question, hits) in enumerate(zip(asked, found, strict=True)):
+            rows = [hit.row for hit in hits]
+            row = self._rows[question.context]
+            if row in rows:
+                ranks[number] = 1 / (1 + rows.index(row))
+        return ranks
+
+    def _index(self, language: str) -> Index:
+        if language not in self._indexes:
+            # Vectors are those of the first language.
+            first = next(iter(self._indexes.values()), None)
+            report = write_index(
+                self._folder / language,
+                [Passage(str(row), "", context) for context, row in self._rows.items()],
+                settings=BuildSettings(retriever="hybrid" if self._encoder else "bm25", threads=1),
+                encoder=self._encoder,
+                start_from=first if self._encoder else None,
+                language=language,
+            )
+            self._indexes[language] = Index.open(report.directory)
+        return self._indexes[language]
+
+
+def run_languages_benchmark(questions: Path, encoder: str | None = None) -> Report:
     """BM25 by Lucene's analysis of a question's language, and by its English one.
 
     The contexts of all questions, of all languages, are the passages of one index; a question is
-    right where its own context comes first.
+    right where its own context comes first. With an encoder also dense and hybrid search, and dense
+    search by the questions of each language over the contexts of English, and the reverse.
 
     Args:
         questions: Questions with their contexts, as SQuAD's, whose ids begin with the language and a
             hyphen, as in XQuAD.
+        encoder: Folder or hub name of a multilingual encoder.
 
     Raises:
         DataError: there is no question in a language that has an analyser.
     """
-    asked: dict[str, list[tuple[str, str]]] = {}
+    # By language, and by the id that a question shares with its translations.
+    asked: dict[str, dict[str, _Asked]] = defaultdict(dict)
     for question in read_questions(questions):
-        language = question.id.partition("-")[0]
+        language, _, name = question.id.partition("-")
         if language in ANALYZERS and question.gold:
-            context = question.gold[0].passage.text
-            asked.setdefault(language, []).append((question.text, context))
+            asked[language][name] = _Asked(question.text, question.gold[0].passage.text)
     if not asked:
         raise DataError(
             f"{questions}: no question in a known language",
             hint="ids begin with the language, as in de-56be4db0acb8001400a502ec",
         )
-    contexts = sorted({context for pairs in asked.values() for _, context in pairs})
-    title = f"MRR in the first {_DEPTH} of {len(contexts)} passages, per cent"
-    report = Report("languages", {"questions": questions}, title)
-    in_english = _reciprocal_ranks(contexts, ENGLISH, asked)
-    own: dict[str, Float64] = {}
-    for language, pairs in asked.items():
-        own |= _reciprocal_ranks(contexts, language, {language: pairs})
-    for language in sorted(asked):
-        _add(report, language, in_english[language], own[language])
-    everything = [np.concatenate([of[name] for name in asked]) for of in (in_english, own)]
-    _add(report, "all", *everything)
+    everything = [question for translated in asked.values() for question in translated.values()]
+    with tempfile.TemporaryDirectory(prefix="rag-languages-") as folder:
+        contexts = _Contexts(Path(folder), [question.context for question in everything], encoder)
+        title = f"MRR in the first {_DEPTH} of {len(contexts)} passages, per cent"
+        report = Report("languages", {"questions": questions, "encoder": encoder}, title)
+        pooled: dict[str, list[Float64]] = defaultdict(list)
+        for language, translated in sorted(asked.items()):
+            own = [*translated.values()]
+            ranks = {
+                "own words": contexts.reciprocal_ranks(own, language),
+                "English words": contexts.reciprocal_ranks(own, ENGLISH),
+            }
+            for kind in ("dense", "hybrid") if encoder else ():
+                ranks[kind] = contexts.reciprocal_ranks(own, language, kind)
+            report.rows[language] = _row(ranks)
+            for system, values in ranks.items():
+                pooled[system].append(values)
+        whole = {system: np.concatenate(ranks) for system, ranks in pooled.items()}
+        report.rows["all"] = _row(whole)
+        for name, crossed in _crossed(asked).items() if encoder else ():
+            found = [
+                _Contexts(
+                    Path(folder) / f"{name} {number}", [pair.context for pair in pairs], encoder
+                ).reciprocal_ranks(pairs, ENGLISH, "dense")
+                for number, pairs in enumerate(crossed)
+            ]
+            report.rows[name] = _row({"dense": np.concatenate(found)})
     return report
 
 
-def _add(report: Report, name: str, english: Float64, own: Float64) -> None:
-    test = compare_paired(english, own)
-    report.rows[name] = {
-        "questions": str(len(own)),
-        "English words": bootstrap(english)[0].times(100),
-        "own words": bootstrap(own)[0].times(100),
-        "difference": test.difference.times(100),
-        "p": test.p_value,
-    }
+def _row(ranks: Mapping[str, Float64]) -> dict[str, Figure]:
+    """Each system's figure, and its difference from BM25 with the words of the language."""
+    row: dict[str, Figure] = {}
+    own = ranks.get("own words")
+    for system, values in ranks.items():
+        figure = bootstrap(values)[0].times(100)
+        row["questions"] = str(figure.n)
+        row[system] = figure
+        if own is not None and own is not values:
+            row[f"over {system}"] = compare_paired(values, own).difference.times(100)
+    return row
 
 
-def _reciprocal_ranks(
-    contexts: Sequence[str], language: str, asked: dict[str, list[tuple[str, str]]]
-) -> dict[str, Float64]:
-    """For each language the reciprocal ranks (n,) of its questions' contexts, 0 beyond the depth,
-    in an index whose words are of one language.
+def _crossed(asked: Mapping[str, Mapping[str, _Asked]]) -> dict[str, list[list[_Asked]]]:
+    """Questions of each other language with the contexts of their English translations, and the
+    reverse.
     """
-    from indexers.index import Index
-    from indexers.index_writer import write_index
-    from indexers.settings import BuildSettings
-
-    rows = {context: row for row, context in enumerate(contexts)}
-    passages = [Passage(str(row), "", context) for context, row in rows.items()]
-    ranks = {}
-    with tempfile.TemporaryDirectory(prefix="rag-languages-") as folder:
-        settings = BuildSettings(retriever="bm25", threads=1)
-        write_index(folder, passages, settings=settings, language=language)
-        with Index.open(folder) as index:
-            assert index.lucene is not None
-            for name, pairs in asked.items():
-                found = index.lucene.search([question for question, _ in pairs], _DEPTH)
-                values = np.zeros(len(pairs))
-                for number, ((_, context), hits) in enumerate(zip(pairs, found, strict=True)):
-                    places = [row for row, _ in hits]
-                    if rows[context] in places:
-                        values[number] = 1 / (1 + places.index(rows[context]))
-                ranks[name] = values
-    return ranks
+    english = asked.get(ENGLISH, {})
+    to_english: list[list[_Asked]] = []
+    from_english: list[list[_Asked]] = []
+    for language, translated in asked.items():
+        shared = sorted(translated.keys() & english.keys())
+        if language == ENGLISH or not shared:
+            continue
+        to_english.append([_Asked(translated[id].text, english[id].context) for id in shared])
+        from_english.append([_Asked(english[id].text, translated[id].context) for id in shared])
+    return {"other over English": to_english, "English over other": from_english}
