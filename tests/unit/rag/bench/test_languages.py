@@ -27,7 +27,7 @@ def test_questions_are_searched_in_their_language_among_all_passages(tmp_path: P
     whole = report.rows["all"]
     assert whole["questions"] == "3"
     assert (whole["English words"].value, whole["own words"].value) == (0.0, 100.0)
-    assert whole["difference"].value == pytest.approx(100)
+    assert whole["over English words"].value == pytest.approx(100)
     path.write_text(squad(*rows[-1]))
     with pytest.raises(DataError, match="no question in a known language"):
         run_languages_benchmark(path)

@@ -1,0 +1,1 @@
+"""Questions reworded, and questions made from public documents, by a language model."""
