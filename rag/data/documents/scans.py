@@ -67,6 +67,8 @@ def _recogniser() -> Any:
     # Documents are converted in a process for each core.
     parameters = {
         "Global.log_level": "error",
+        # It turns some lines upside down that are not.
+        "Global.use_cls": False,
         "EngineConfig.onnxruntime.intra_op_num_threads": 1,
     }
     return require("rapidocr", "ocr").RapidOCR(params=parameters)
