@@ -29,13 +29,13 @@ _CHARS_OF_LINE = 84
 def scanned_page(text: str, dpi: int, seed: int) -> bytes:
     """A PDF of one page, which is a picture of the text."""
     draw = np.random.default_rng(seed)
-    size = tuple(round(inches * dpi) for inches in _PAGE_INCHES)
-    picture = Image.new("L", size, 255)
+    width, height = (round(inches * dpi) for inches in _PAGE_INCHES)
+    picture = Image.new("L", (width, height), 255)
     font = ImageFont.load_default(_FONT_INCHES * dpi)
     lines = textwrap.fill(text, _CHARS_OF_LINE)
     ImageDraw.Draw(picture).multiline_text((0.7 * dpi, 0.8 * dpi), lines, 40, font)
     picture = picture.rotate(draw.uniform(-0.5, 0.5), Image.Resampling.BICUBIC, fillcolor=255)
-    noise = draw.normal(0, 12, (size[1], size[0]))
+    noise = draw.normal(0, 12, (height, width))
     pixels = np.clip(np.asarray(picture) + noise, 0, 255).astype(np.uint8)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PDF", resolution=dpi)
