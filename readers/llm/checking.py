@@ -4,7 +4,7 @@ passages that it cites.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, compress
 from typing import Literal
 
 from rag.core.types import Answer, AnswerSet, JudgedSentence, Passage
@@ -67,13 +67,12 @@ def to_result(
         if unsupported == "drop" and len(doubted) < len(judged):
             left_out = doubted
             doubted = []
-            pairs = zip(statements, judged, strict=True)
-            statements = [statement for statement, verdict in pairs if verdict.is_supported]
+            statements = list(compress(statements, [one.is_supported for one in judged]))
             judged = [sentence for sentence in judged if sentence.is_supported]
-    notes = [f"{_NOWHERE}, so it is left out: {' '.join(left_out)}"] if left_out else []
-    answer, more = _with_evidence(request, statements, read, passages, doubted)
-    note = "; ".join([*notes, *more])
-    answer = replace(answer, note=note, sentences=tuple(judged))
+    answer, notes = _with_evidence(request, statements, read, passages, doubted)
+    if left_out:
+        notes.insert(0, f"{_NOWHERE}, so it is left out: {' '.join(left_out)}")
+    answer = replace(answer, note="; ".join(notes), sentences=tuple(judged))
     return AnswerSet(request.question, (answer,), 0.0)
 
 
@@ -82,9 +81,13 @@ def _with_evidence(
     statements: Sequence[Statement],
     read: Sequence[int],
     passages: Sequence[Passage],
-    unsupported: Sequence[str],
+    doubted: Sequence[str],
 ) -> tuple[Answer, list[str]]:
-    """The statements as an answer, and what there is to note about its citations."""
+    """The statements as an answer, and what there is to note about its citations.
+
+    Args:
+        doubted: statements that the passages do not support.
+    """
     answer = " ".join(text for text, _ in statements)
     can_stand_there = is_quotable(answer)
     spans: list[tuple[int, int] | None] = [None] * len(passages)
@@ -93,33 +96,40 @@ def _with_evidence(
     named = list(dict.fromkeys(chain.from_iterable(numbers for _, numbers in statements)))
     cited = [number - 1 for number in named if 1 <= number <= len(passages)]
     quoting = [place for place, span in enumerate(spans) if span is not None]
-    evidence = _first_evidence(cited, quoting, prefers_quoting=bool(unsupported))
-    if evidence is None and not named and can_stand_there:
-        evidence = _passage_that_says(answer, passages)
-    notes = _citation_notes(named, len(passages))
-    if evidence is None:
-        evidence = _nearest(answer, passages)
+    # The first that comes with a citation and the answer's words, else the best of the others.
+    others = [*quoting, *cited] if doubted else [*cited, *quoting]
+    best = [*(number for number in cited if number in quoting), *others]
+    evidence = best[0] if best else _nearest(answer, passages)
+    notes = []
+    wrong = [str(number) for number in named if number - 1 not in cited]
+    if wrong:
+        notes.append(f"it cites passage {', '.join(wrong)}, but was shown {len(passages)}")
+    is_supported = not doubted
+    if evidence in cited:
+        if doubted:
+            what = ": " + " ".join(doubted) if len(statements) > 1 else " it"
+            notes.append(f"the passages that it cites do not say{what}")
+    elif best:
+        is_supported = True
+        notes.append(_QUOTE_ELSEWHERE)
+    elif can_stand_there and not named and _says(passages[evidence], answer):
+        is_supported = True
+        notes.append(_WORDS_ELSEWHERE)
+    else:
         notes.append(_NOWHERE if can_stand_there else "it cites no passage")
-    elif evidence not in cited:
-        notes.append(_WORDS_ELSEWHERE if spans[evidence] is None else _QUOTE_ELSEWHERE)
-        unsupported = []
-    elif unsupported:
-        what = ": " + " ".join(unsupported) if len(statements) > 1 else " it"
-        notes.append(f"the passages that it cites do not say{what}")
     span = spans[evidence]
     if span is not None:
         answer = passages[evidence].text[slice(*span)]
     places = [request.evidence(number, place) for number, place in zip(read, spans, strict=True)]
-    cites_more = any(number != evidence for number in cited)
-    best = Answer(
+    citations = [places[number] for number in cited] if {*cited} - {evidence} else []
+    return Answer(
         answer,
         0.0,
         0.0,
         places[evidence],
-        citations=tuple(places[number] for number in cited) if cites_more else (),
-        is_supported=not unsupported,
-    )
-    return best, notes
+        citations=tuple(citations),
+        is_supported=is_supported,
+    ), notes
 
 
 def _shortened(
@@ -139,27 +149,9 @@ def _shortened(
     return (kept, left_out) if kept else (statements, [])
 
 
-def _first_evidence(
-    cited: Sequence[int], quoting: Sequence[int], *, prefers_quoting: bool
-) -> int | None:
-    """The first cited passage that holds the answer literally, else the best of the others."""
-    both = [number for number in cited if number in quoting]
-    others = [*quoting, *cited] if prefers_quoting else [*cited, *quoting]
-    return next(iter([*both, *others]), None)
-
-
-def _citation_notes(named: Sequence[int], n_shown: int) -> list[str]:
-    """A note about cited numbers of passages that were not shown."""
-    wrong = [str(number) for number in named if not 1 <= number <= n_shown]
-    return [f"it cites passage {', '.join(wrong)}, but was shown {n_shown}"] if wrong else []
-
-
-def _passage_that_says(answer: str, passages: Sequence[Passage]) -> int | None:
-    """Place of the passage that says the answer with most of its words; None if none does."""
-    if says([], answer):
-        return None
-    nearest = _nearest(answer, passages)
-    return nearest if says([titled(passages[nearest])], answer) else None
+def _says(passage: Passage, answer: str) -> bool:
+    """Whether a passage says an answer that has words of its own to be said."""
+    return says([titled(passage)], answer) and not says([], answer)
 
 
 def _nearest(answer: str, passages: Sequence[Passage]) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from rag.core.types import JudgedSentence, Passage
 from rag.data.sentences import split_sentences
 from readers.borders import find_span
@@ -39,28 +41,25 @@ def judge_sentences(
         Gao et al. 2023, "Enabling Large Language Models to Generate Text with Citations" (ALCE),
         section 4.3.
     """
-    cited = [cited_passages(numbers, passages) for _, numbers in sentences]
-    together = _supports(
-        [(text, each) for (text, _), each in zip(sentences, cited, strict=True)], verifier
-    )
+    pairs = [(text, cited_passages(numbers, passages)) for text, numbers in sentences]
+    supports = _supports(pairs, verifier)
     parts = list[tuple[str, Sequence[Passage]]]()
-    for (text, _), each, support in zip(sentences, cited, together, strict=True):
-        if len(each) > 1 and support > _LIKELY:
-            for number, passage in enumerate(each):
-                parts += [(text, [passage]), (text, [*each[:number], *each[number + 1 :]])]
+    for (text, cited), support in zip(pairs, supports, strict=True):
+        if len(cited) > 1 and support > _LIKELY:
+            for number, passage in enumerate(cited):
+                parts += [(text, [passage]), (text, [*cited[:number], *cited[number + 1 :]])]
     of_parts = iter(_supports(parts, verifier))
     judged = []
-    for (text, _), each, support in zip(sentences, cited, together, strict=True):
+    for (text, cited), support in zip(pairs, supports, strict=True):
         is_supported = support > _LIKELY
-        relevant = [passage.id for passage in each if is_supported]
-        if len(each) > 1 and is_supported:
-            relevant = []
-            for passage in each:
-                alone = next(of_parts)
-                others = next(of_parts)
-                if alone > _LIKELY or others <= _LIKELY:
-                    relevant.append(passage.id)
-        ids = tuple(passage.id for passage in each)
+        relevant = []
+        for passage in cited if is_supported else ():
+            is_alone = len(cited) == 1
+            alone = support if is_alone else next(of_parts)
+            others = 0.0 if is_alone else next(of_parts)
+            if alone > _LIKELY or others <= _LIKELY:
+                relevant.append(passage.id)
+        ids = tuple(passage.id for passage in cited)
         judged.append(JudgedSentence(text, ids, tuple(relevant), is_supported, support))
     return judged
 
@@ -76,17 +75,13 @@ def _supports(
     """How far the passages of each sentence, taken together, support it; 0 without any."""
     if verifier is None:
         return [float(is_said(sentence, passages)) for sentence, passages in pairs]
-    supports = [float(bool(passages)) for _, passages in pairs]
+    supports = np.array([bool(passages) for _, passages in pairs], np.float64)
     # A bare yes or no is no claim.
     judged = [n for n, (text, passages) in enumerate(pairs) if passages and is_quotable(text)]
     if judged:
-        claims = [pairs[n][0] for n in judged]
         texts = [[" ".join(map(titled, pairs[n][1]))] for n in judged]
-        for n, (supported, _, _) in zip(
-            judged, verifier.probabilities(claims, texts).tolist(), strict=True
-        ):
-            supports[n] = supported
-    return supports
+        supports[judged] = verifier.probabilities([pairs[n][0] for n in judged], texts)[:, 0]
+    return supports.tolist()
 
 
 def is_said(sentence: str, passages: Sequence[Passage]) -> bool:

@@ -18,18 +18,9 @@ Statement = tuple[str, tuple[int, ...]]
 unchecked.
 """
 
-_UNKNOWN = {
-    "",
-    "null",
-    "none",
-    "unknown",
-    "n/a",
-    "not in the passages",
-    "no answer",
-    "unanswerable",
-}
 _REFUSAL = re.compile(
-    r"(?:i'm )?(?:sorry,? |unfortunately,? |based on the passages,? )*(?:but )?(?:"
+    r"(?:null|none|unknown|n/a|not in the passages|no answer|unanswerable)?[.! ]*\Z"
+    r"|(?:i'm )?(?:sorry,? |unfortunately,? |based on the passages,? )*(?:but )?(?:"
     r"i (?:do not|don't|cannot|can't|could not|couldn't) (?:know|answer|find|tell|determine|say|see)"
     r"|(?:the |these )?(?:given |provided )?(?:passages?|context|texts?|documents?) (?:do|did|does)"
     r"(?: not|n't) "
@@ -37,13 +28,14 @@ _REFUSAL = re.compile(
     r"|(?:it |this |the answer )?(?:is not (?:stated|mentioned|given|in)|cannot be (?:determined|answered)))",
     re.IGNORECASE,
 )
-_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
-_CITED = re.compile(r"\s*\[(\d{1,4}(?:\s*[,;]\s*\d{1,4})*)\]")
+THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+CITATION = r"\[(\d{1,4}(?:\s*[,;]\s*\d{1,4})*)\]"
+_CITED = re.compile(rf"\s*{CITATION}")
 _PREFIX = re.compile(
     r"\b(?:the |short |final |correct )*answer(?: to (?:the|this|your) question)?(?: is:?|:)\s*",
     re.IGNORECASE,
 )
-_FENCE = re.compile(r"</?passage \w* ?\d*>")
+FENCE = re.compile(r"</?passage \w* ?\d*>")
 # JSON that is cut off, or no JSON.
 _BROKEN = re.compile(r'.*?"answer"\s*:\s*"?(.*?)(?:"\s*[,}].*)?', re.DOTALL)
 _CONTRAST = re.compile(r"\b(?:but|however),? (.*\[\d.*)", re.IGNORECASE)
@@ -70,7 +62,7 @@ def parse_reply(text: str, style: Style = "short") -> tuple[Statement, ...]:
         ((), ())
     """
     # A reply that was cut inside an emoji ends in half a character.
-    text = _FENCE.sub(" ", _THOUGHT.sub("", as_unicode(text))).strip()
+    text = FENCE.sub(" ", THOUGHT.sub("", as_unicode(text))).strip()
     for value in _json_values(text):
         if isinstance(value, dict) and "answer" in value:
             return _short_reply(value["answer"], value.get("passages"))
@@ -127,7 +119,7 @@ def _cited_statements(words: str) -> list[Statement]:
     begin = prefix.end() if prefix else 0
     for cited in re.finditer(rf"(?:{_CITED.pattern})+([.!?])?|\Z", words):
         statement = words[begin : cited.start()].strip('"“” ')
-        numbers = tuple(dict.fromkeys(map(int, re.findall(r"\d+", cited[0]))))
+        numbers = _numbers(cited[0])
         if re.search(r"\w", statement):
             ended = statement if statement[-1] in ".!?" else statement + (cited.group(2) or "")
             statements.append((ended, numbers))
@@ -138,8 +130,13 @@ def _cited_statements(words: str) -> list[Statement]:
     return statements
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    """The different numbers in a text, as far as they may be those of passages."""
+    return tuple(dict.fromkeys(map(int, re.findall(r"\b\d{1,4}\b", text))))
+
+
 def _is_refusal(words: str) -> bool:
-    return words.lower().rstrip(".! ") in _UNKNOWN or bool(_REFUSAL.match(words.replace("’", "'")))
+    return _REFUSAL.match(words.replace("’", "'")) is not None
 
 
 def _without_stop(words: str) -> str:
@@ -148,12 +145,4 @@ def _without_stop(words: str) -> str:
 
 def _short_reply(answer: Any, passages: Any) -> tuple[Statement, ...]:
     words = ", ".join(_texts_of(answer))
-    if _is_refusal(words):
-        return ()
-    cited = passages if isinstance(passages, list) else [passages]
-    numbers = []
-    for item in cited:
-        digits = re.search(r"\d{1,4}", str(item))
-        if digits:
-            numbers.append(int(digits[0]))
-    return ((_without_stop(words), tuple(dict.fromkeys(numbers))),)
+    return () if _is_refusal(words) else ((_without_stop(words), _numbers(str(passages))),)
