@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
+import numpy as np
+
 from rag.core.errors import ConfigError, DataError, QuestionError
 from rag.core.types import (
     AnswerSet,
@@ -214,6 +216,11 @@ class Verifier(ABC):
 def reader_name(reader: Reader) -> str:
     """The reader's name, or that of its class."""
     return reader.name or type(reader).__name__
+
+
+def best_first(scores: Sequence[float]) -> list[int]:
+    """Numbers of the passages by their scores, the highest first; equal ones keep their order."""
+    return np.argsort(-np.asarray(scores, float), kind="stable").tolist()
 
 
 def check_requests(requests: Sequence[ReadRequest], n_best: int) -> None:

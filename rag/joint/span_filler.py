@@ -146,9 +146,8 @@ class SpanFiller(Filler):
             spans: row, first and last token of each right span.
         """
         device = self.device
-        cls = self._template.cls_position
         ids, mask, types, text = row_tensors(self._template, rows)
-        text[:, cls] = True
+        text[:, 0] = True  # [CLS]
         outside = ~text.to(device)
         logits = self.model(ids.to(device), mask.to(device), types.to(device))
         start = logits.start.float().masked_fill(outside, -torch.inf).log_softmax(-1)
@@ -159,7 +158,7 @@ class SpanFiller(Filler):
         share = (start[owner, first] + end[owner, last]).exp()
         right = share.new_zeros(len(rows)).index_add(0, owner, share).clamp_min(1e-30).log()
         right = right.masked_fill(~is_right, -torch.inf)
-        return right, start[:, cls] + end[:, cls]
+        return right, start[:, 0] + end[:, 0]
 
 
 def _occurrences(tokens: Int64, span: Int64, continues: Bool) -> Int64:

@@ -14,7 +14,7 @@ import torch
 
 from rag.core.arrays import Bool, Float32, Int32, Int64
 from rag.core.errors import ArtifactError
-from rag.runtime.backbone import pad, plan_batches
+from rag.runtime.backbone import by_length, pad
 from readers.extractive.model import Logits, LogitsModel
 from readers.extractive.settings import ReaderSettings
 
@@ -106,10 +106,11 @@ def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> TokenizedTexts:
 class PairTemplate:
     """The special tokens a tokenizer puts around a pair: before · first · between · second · after.
 
+    The first of them is [CLS], whose logits mean "no answer here".
+
     Attributes:
         before, between, after: token ids.
         types: segment of (before and first, between, second and after).
-        cls_position: position of [CLS] in `before`; its logits mean "no answer here".
         separator: id of the token between title and text.
         pad: id of the padding token.
     """
@@ -118,7 +119,6 @@ class PairTemplate:
     between: tuple[int, ...]
     after: tuple[int, ...]
     types: tuple[int, int, int]
-    cls_position: int
     separator: int
     pad: int
 
@@ -174,7 +174,6 @@ def pair_template(tokenizer: Any) -> PairTemplate:
         between=tuple(ids[middle:follow]),
         after=tuple(ids[end:]),
         types=(types[0], types[middle], types[follow]),
-        cls_position=0,
         separator=separator,
         pad=tokenizer.pad_token_id or 0,
     )
@@ -203,22 +202,25 @@ class Row:
 def rows_of_pairs(
     template: PairTemplate,
     settings: ReaderSettings,
-    pairs: Iterable[tuple[int, int]],
+    owners: Iterable[int],
     questions: TokenizedTexts,
     titles: TokenizedTexts,
     texts: TokenizedTexts,
 ) -> list[Row]:
-    """The windows of many (question, passage) pairs; `Row.group` is the pair's place in `pairs`.
+    """The windows of passages, each read for a question; `Row.group` is the passage's number.
 
     Every token of a text is in at least one window; an empty text has none.
+
+    Args:
+        owners: for each passage the number of its question.
     """
     rows: list[Row] = []
-    for group, (question_number, passage) in enumerate(pairs):
-        question = questions.tokens(question_number)[: settings.question_tokens]
-        title = titles.tokens(passage)[: settings.title_tokens] if settings.titled else None
-        text = texts.tokens(passage)
+    for group, owner in enumerate(owners):
+        text = texts.tokens(group)
         if not len(text):
             continue
+        question = questions.tokens(owner)[: settings.question_tokens]
+        title = titles.tokens(group)[: settings.title_tokens] if settings.titled else None
         room = settings.max_tokens - template.size(question, title)
         step = max(1, room - settings.stride_tokens)
         count = 1 + max(0, -(-(len(text) - room) // step))
@@ -287,10 +289,8 @@ def map_rows(
     workers = 1 if model.pool is None else torch.get_num_threads()
     count = max(1, workers * -(-sum(lengths) // (workers * model.batch_tokens)))
     even = sum(lengths) // count + max(lengths, default=0) // 2
-    plan = plan_batches(lengths, max_rows=_MAX_ROWS, max_tokens=even)
-    finished = map(run, plan) if model.pool is None else model.pool.map(run, plan)
-    for _ in finished:
-        pass
+    over = map if model.pool is None else model.pool.map
+    by_length(run, lengths, (_MAX_ROWS, even), over=over)
 
 
 def row_tensors(

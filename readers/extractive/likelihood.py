@@ -53,7 +53,7 @@ def span_log_likelihood(
 
     def enter(batch: list[int], _: torch.Tensor, text: torch.Tensor, logits: Logits) -> None:
         unseen = ~text
-        unseen[:, reader.template.cls_position] = False
+        unseen[:, 0] = False  # [CLS]
         start = logits.start.double().cpu()
         end = logits.end.double().cpu()
         of_starts[batch] = start.masked_fill(unseen, float("-inf")).logsumexp(1).numpy()

@@ -23,6 +23,7 @@ from rag.runtime.backbone import (
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.hardware import core_pool, precisions
 from rag.runtime.model_files import model_folder
+from rag.training.precision import part
 
 # transformers' networks take seconds to import, and reading on a CPU needs none of them.
 if TYPE_CHECKING:
@@ -33,19 +34,29 @@ MODERNBERT = "modernbert"
 # with `span_transform` between them. Others do more: Longformer's gives the question's tokens global
 # attention.
 SPAN_TYPES = (
-    *("albert", "bart", "bert", "camembert", "convbert", "data2vec-text", "deberta", "deberta-v2"),
-    *(
-        "distilbert",
-        "electra",
-        "ernie",
-        "mbart",
-        "megatron-bert",
-        "mobilebert",
-        MODERNBERT,
-        "mpnet",
-    ),
-    *("rembert", "roberta", "roberta-prelayernorm", "roformer", "squeezebert"),
-    *("xlm-roberta", "xlm-roberta-xl"),
+    "albert",
+    "bart",
+    "bert",
+    "camembert",
+    "convbert",
+    "data2vec-text",
+    "deberta",
+    "deberta-v2",
+    "distilbert",
+    "electra",
+    "ernie",
+    "mbart",
+    "megatron-bert",
+    "mobilebert",
+    MODERNBERT,
+    "mpnet",
+    "rembert",
+    "roberta",
+    "roberta-prelayernorm",
+    "roformer",
+    "squeezebert",
+    "xlm-roberta",
+    "xlm-roberta-xl",
 )
 _EXPECTED = "give a Hugging Face name, or a folder with config.json, weights and tokenizer files"
 
@@ -241,12 +252,7 @@ class SpanWeights:
     @property
     def encoder(self) -> dict[str, Tensor]:
         """The encoder's weights, under its own names."""
-        weights = {}
-        for name, tensor in self.state.items():
-            module, _, rest = name.partition(".")
-            if module == "encoder":
-                weights[rest] = tensor
-        return weights
+        return part(self.state, "encoder")
 
     def layer(self, name: str) -> nn.Linear | None:
         """The linear layer of this name, if there is one."""
@@ -344,14 +350,11 @@ class FastSpanModel(LogitsModel):
 
 
 def _encoder(weights: SpanWeights, precision: str, ranges: Mapping[str, Tensor] | None) -> FastBert:
-    state = weights.encoder
-    config = weights.config
     table = precisions()
-    floating = "bf16" if table.get("bf16") else "fp32"
-    if precision == "auto":
-        precision = "int8" if ranges is not None and table.get("int8") else floating
+    if precision == "auto" and ranges is not None and table.get("int8"):
+        precision = "int8"
     if precision != "int8":
-        return FastBert(state, config, precision=precision)
+        return FastBert(weights.encoder, weights.config, precision=precision)
     if ranges is None:
         raise ConfigError(
             "this reader has no ranges of activations, which int8 inference needs",
@@ -362,4 +365,4 @@ def _encoder(weights: SpanWeights, precision: str, ranges: Mapping[str, Tensor] 
             "precision is int8, and this CPU has no AVX2 instructions",
             hint="use auto, which is the fastest that works here",
         )
-    return FastBert(state, config, precision=floating, ranges=ranges)
+    return FastBert(weights.encoder, weights.config, precision="auto", ranges=ranges)

@@ -9,7 +9,6 @@ import numpy as np
 
 from rag.core.arrays import Float64, Int64
 from rag.core.types import Passage
-from rag.data.table_text import TextRow, table_rows
 from rag.data.text import normalize_answer
 from readers.answer import Ranked, Span
 from readers.answer_kinds import asks_yes_no
@@ -41,25 +40,10 @@ class PassageRows:
 
     @property
     def owners(self) -> Int64:
-        """(R,) for each row the number of its question."""
-        return np.array([self.pairs[row.group][0] for row in self.rows], np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class _QuestionRows:
-    """The R rows of one question that were read.
-
-    Attributes:
-        numbers: (R,) their numbers among the rows of all questions.
-        passages: (R,) for each row the number of its passage in the question's list.
-        by_number: these passages.
-        scores: what the network says of the rows of all questions.
-    """
-
-    numbers: Int64
-    passages: Int64
-    by_number: Mapping[int, Passage]
-    scores: RowScores
+        """(R, 2) for each row the numbers of its question, and of its passage in that question's
+        list.
+        """
+        return np.array([self.pairs[row.group] for row in self.rows], np.int64).reshape(-1, 2)
 
 
 class QuestionRanker:
@@ -81,7 +65,6 @@ class QuestionRanker:
         scores = np.asarray(retrieval, np.float64)
         by_rank = retrieval_prior(scores, settings.retrieval_weight)
         self._prior = by_rank + settings.score_weight * scores
-        self._table_rows: dict[int, list[TextRow]] = {}
 
     def rank(self, numbers: Int64, scores: RowScores) -> Ranked:
         """The answers from the rows with these numbers, ascending.
@@ -89,74 +72,76 @@ class QuestionRanker:
         Args:
             scores: what the network says of the rows of all questions.
         """
-        passages = np.zeros(len(numbers), np.int64)
-        by_number = {}
-        for place, number in enumerate(numbers):
-            group = self._rows.rows[number].group
-            _, passages[place] = self._rows.pairs[group]
-            by_number[int(passages[place])] = self._rows.passages[group]
-        read = _QuestionRows(numbers, passages, by_number, scores)
-        answers = self._answers(read)
+        groups = [self._rows.rows[number].group for number in numbers]
+        passages = np.array([self._rows.pairs[group][1] for group in groups], np.int64)
+        texts = {self._rows.pairs[group][1]: self._rows.passages[group].text for group in groups}
+        answers = self._answers(numbers, passages, texts, scores)
         if not answers:
             return Ranked([], None)
-        of_first = numbers[passages == answers[0].passage_index]
+        first = answers[0]
+        of_first = numbers[passages == first.passage_index]
         # DPR readers were not trained to say that a passage holds no answer; of windows the least
         # counts.
         null = None if self._settings.select else float(scores.nulls[of_first].min())
-        return Ranked(answers, null, self._features(read, answers, of_first))
-
-    def _features(self, read: _QuestionRows, answers: Sequence[Span], of_first: Int64) -> Float64:
-        """See `Ranked.features`; `of_first` are the rows of the first answer's passage."""
-        first = answers[0]
         lead = first.score - answers[1].score if len(answers) > 1 else _LARGEST_MARGIN
-        scores = read.scores
         margins = (scores.spans[of_first, 0] - scores.nulls[of_first]).astype(np.float64)
-        near = read.by_number[first.passage_index].text
-        if first.place is not None:
-            start, end = first.place
-            before = near[:start].split()[-_NEAR_WORDS:]
-            behind = near[end:].split()[:_NEAR_WORDS]
-            near = " ".join([*before, first.text, *behind])
-        shared = self._content & content_words(near)
         features = [
             min(lead, _LARGEST_MARGIN),
             max(margins.max(), -_LARGEST_MARGIN),
             scores.relevances[of_first].max(),
             np.log1p(len(first.text.split())),
-            len(shared) / max(1, len(self._content)),
+            self._share_near(first, texts[first.passage_index]),
         ]
-        return np.array(features, np.float64)
+        return Ranked(answers, null, np.array(features, np.float64))
 
-    def _answers(self, read: _QuestionRows) -> list[Span]:
+    def _share_near(self, answer: Span, text: str) -> float:
+        """Share of the question's content words in and near an answer; of one without a place, in
+        its passage.
+        """
+        if answer.place is not None:
+            start, end = answer.place
+            before = text[:start].split()[-_NEAR_WORDS:]
+            behind = text[end:].split()[:_NEAR_WORDS]
+            text = " ".join([*before, answer.text, *behind])
+        return len(self._content & content_words(text)) / max(1, len(self._content))
+
+    def _answers(
+        self, numbers: Int64, passages: Int64, texts: Mapping[int, str], scores: RowScores
+    ) -> list[Span]:
         """The different answers of the rows that were read, best first.
 
         Cells of fitting rows and columns score more, and further spans count only in such cells. In
         the end all scores are lowered by what the first gained: how likely it is does not grow by
         that.
+
+        Args:
+            passages: (R,) for each row the number of its passage in the question's list.
+            texts: of these passages, by their numbers.
         """
         settings = self._settings
         usual = settings.spans_per_window
-        tables = self._tables(read.by_number)
-        n_spans = read.scores.spans.shape[1]
+        has_tables = settings.table_weight > 0 and settings.english_rules
+        tables = TableMatch(self._content, texts if has_tables else {})
+        n_spans = scores.spans.shape[1]
         if not tables:
             n_spans = min(usual, n_spans)
-        values = self._values(read, n_spans)
+        values = self._values(numbers, passages, scores, n_spans)
         row_of, rank_of = np.nonzero(np.isfinite(values))
         best = values[row_of, rank_of]
-        order = np.lexsort((rank_of, read.passages[row_of], -best))
+        order = np.lexsort((rank_of, passages[row_of], -best))
         order = order[: _SPANS_PER_CANDIDATE * settings.candidates]
         gains: dict[Span, float] = {}
         for row, rank, score in zip(
-            row_of[order], rank_of[order].tolist(), best[order].tolist(), strict=True
+            row_of[order].tolist(), rank_of[order].tolist(), best[order].tolist(), strict=True
         ):
-            passage = int(read.passages[row])
+            passage = int(passages[row])
             if rank >= n_spans:
                 word = ("yes", "no")[rank - n_spans]
                 gains[Span(word, score, passage)] = 0.0
                 continue
-            number = read.numbers[row]
-            start = read.scores.starts[number, rank]
-            end = read.scores.ends[number, rank]
+            number = numbers[row]
+            start = scores.starts[number, rank]
+            end = scores.ends[number, rank]
             text, place = self._cut(self._rows.rows[number], start, end)
             gain = settings.table_weight * tables(passage, *place)
             if gain or rank < usual:
@@ -165,31 +150,20 @@ class QuestionRanker:
         first_gain = gains[ordered[0]] if ordered else 0.0
         return [replace(span, score=span.score - first_gain) for span in ordered]
 
-    def _tables(self, passages: Mapping[int, Passage]) -> TableMatch:
-        """The tables of the passages that were read; the text of each is parsed once."""
-        if not (self._settings.table_weight and self._settings.english_rules):
-            return TableMatch(self._content, {})
-        for number, passage in passages.items():
-            if number not in self._table_rows:
-                self._table_rows[number] = list(table_rows(passage.text))
-        return TableMatch(self._content, {number: self._table_rows[number] for number in passages})
-
-    def _values(self, read: _QuestionRows, n_spans: int) -> Float64:
+    def _values(self, numbers: Int64, passages: Int64, scores: RowScores, n_spans: int) -> Float64:
         """Scores (R, K) of the best spans of each row, then of "yes" and "no" if these are
         answers.
         """
-        numbers = read.numbers
-        passages = read.passages
-        values = read.scores.spans[numbers, :n_spans].astype(np.float64)
+        values = scores.spans[numbers, :n_spans].astype(np.float64)
         if self._settings.select and len(passages):
             # The best span of each passage scores its selection logit, its other spans less by what
             # they lack.
             relevance, best = np.full((2, int(passages.max()) + 1), -np.inf)
-            np.maximum.at(relevance, passages, read.scores.relevances[numbers].astype(np.float64))
+            np.maximum.at(relevance, passages, scores.relevances[numbers].astype(np.float64))
             np.maximum.at(best, passages, values[:, 0])
             values = values - best[passages][:, None] + relevance[passages][:, None]
         if self._is_yes_no:
-            values = np.concatenate([values, read.scores.words[numbers]], axis=1)
+            values = np.concatenate([values, scores.words[numbers]], axis=1)
         return np.asarray(values + self._prior[passages][:, None], np.float64)
 
     def _cut(self, row: Row, start: int, end: int) -> tuple[str, tuple[int, int]]:
@@ -229,13 +203,10 @@ def distinct(ordered: Sequence[Span], settings: ReaderSettings) -> list[Span]:
     unique: dict[str, Span] = {}
     for span in ordered:
         key = normalize_answer(span.text) or span.text
-        if key in unique or not key.strip(_BORDERS):
-            continue
-        if settings.english_rules and is_function_word(span.text):
-            continue
-        if any(_overlap(span, better) for better in unique.values()):
-            continue
-        unique[key] = span
+        is_empty = settings.english_rules and is_function_word(span.text)
+        is_known = key in unique or any(_overlap(span, better) for better in unique.values())
+        if not is_empty and not is_known and key.strip(_BORDERS):
+            unique[key] = span
         if len(unique) == settings.candidates:
             break
     return list(unique.values())

@@ -39,7 +39,14 @@ from readers.extractive.ranking import PassageRows, QuestionRanker
 from readers.extractive.settings import EFFORTS, ReaderSettings
 from readers.manifest import Calibration
 from readers.paths import PATH_WEIGHT, hop_scores
-from readers.protocols import PassageLists, Reader, ReadRequest, ScoreLists, check_requests
+from readers.protocols import (
+    PassageLists,
+    Reader,
+    ReadRequest,
+    ScoreLists,
+    best_first,
+    check_requests,
+)
 
 
 class ExtractiveReader(Reader):
@@ -138,12 +145,11 @@ class ExtractiveReader(Reader):
         # Passages behind the last wave are never read.
         most = sum(EFFORTS[settings.effort].waves) or None
         scores = [self._passage_scores(request) for request in requests]
-        best = []
-        for values in scores:
-            order = np.argsort(-np.asarray(values, float), kind="stable")
-            best.append(order[:most].tolist())
-        questions = [request.question for request in requests]
-        rows = self.rows(questions, [request.passages for request in requests], best)
+        rows = self.rows(
+            [request.question for request in requests],
+            [request.passages for request in requests],
+            [best_first(values)[:most] for values in scores],
+        )
         return self._read_waves(rows, scores, settings)
 
     def _passage_scores(self, request: ReadRequest) -> list[float]:
@@ -161,7 +167,7 @@ class ExtractiveReader(Reader):
             retrieval: for each question the retrieval scores of its passages.
         """
         effort = EFFORTS[settings.effort]
-        owner = rows.owners
+        owner = rows.owners[:, 0]
         ranks = retrieval_ranks(rows, retrieval)
         rankers = [
             QuestionRanker(rows, question, scores, settings)
@@ -172,8 +178,8 @@ class ExtractiveReader(Reader):
         is_read = np.zeros(len(rows.rows), bool)
         is_open = np.ones(len(retrieval), bool)
         # Without waves one reads everything.
-        ends = np.cumsum(effort.waves or (int(ranks.max(initial=0)) + 1,))
-        for wave, end in enumerate(ends.tolist()):
+        ends = np.cumsum(effort.waves or (int(ranks.max(initial=0)) + 1,)).tolist()
+        for end, enough in zip(ends, (*effort.enough, 0.0), strict=True):
             new = np.nonzero(is_open[owner] & ~is_read & (ranks < end))[0]
             self._score(rows.rows, new, scores)
             is_read[new] = True
@@ -181,12 +187,9 @@ class ExtractiveReader(Reader):
             for question in np.unique(owner[new]).tolist():
                 numbers = np.nonzero(is_read & (owner == question))[0]
                 ranked[question] = rankers[question].rank(numbers, scores)
-            if wave + 1 == len(ends):
-                break
-            for question in np.nonzero(is_open)[0].tolist():
                 chances, _ = likelihoods(ranked[question], self.calibration)
                 # The sum is 0 without any answer: the question stays open.
-                is_open[question] = chances[:1].sum() < effort.enough[wave]
+                is_open[question] = chances[:1].sum() < enough
         costs = self.model.depth * np.array([len(row.ids) for row in rows.rows], np.int64)
         for question, candidates in enumerate(ranked):
             numbers = np.nonzero(is_read & (owner == question))[0]
@@ -243,7 +246,7 @@ class ExtractiveReader(Reader):
         rows = rows_of_pairs(
             self.template,
             self.settings,
-            [(question, number) for number, (question, _) in enumerate(pairs)],
+            [question for question, _ in pairs],
             tokenize_texts(self.tokenizer, questions),
             tokenize_texts(self.tokenizer, [passage.title for passage in texts]),
             tokenized,
@@ -255,8 +258,6 @@ class ExtractiveReader(Reader):
 
         The best spans of a row consist of whole words.
         """
-        cls = self.template.cls_position
-        width = self.settings.max_answer_tokens
         continues = torch.from_numpy(self._continues)
 
         def enter(batch: list[int], ids: torch.Tensor, text: torch.Tensor, logits: Logits) -> None:
@@ -267,15 +268,16 @@ class ExtractiveReader(Reader):
             is_word_end = ~torch.nn.functional.pad(is_inside_word[:, 1:], (0, 1))
             may_start = text & ~is_inside_word
             may_end = text & is_word_end
+            longest = self.settings.max_answer_tokens
             spans, starts, ends = best_spans(
-                start, end, may_start, may_end, width, self._spans_per_row
+                start, end, may_start, may_end, longest, self._spans_per_row
             )
             # A short row has fewer spans.
             columns = np.s_[places, : spans.shape[1]]
             scores.spans[columns] = spans.numpy()
             scores.starts[columns] = starts.numpy()
             scores.ends[columns] = ends.numpy()
-            scores.nulls[places] = (start[:, cls] + end[:, cls]).numpy()
+            scores.nulls[places] = (start[:, 0] + end[:, 0]).numpy()
             if logits.relevance is not None:
                 scores.relevances[places] = logits.relevance.float().cpu().numpy()
             if logits.words is not None:  # once as a start and once as an end logit
@@ -289,12 +291,6 @@ def retrieval_ranks(rows: PassageRows, retrieval: ScoreLists) -> Int64:
     """For each row, how many passages of its question rank before its passage by retrieval
     score.
     """
-    ranks = []
-    for scores in retrieval:
-        order = np.argsort(-np.asarray(scores, float), kind="stable")
-        ranks.append(np.argsort(order))
-    of_rows = []
-    for row in rows.rows:
-        question, number = rows.pairs[row.group]
-        of_rows.append(ranks[question][number])
+    ranks = [np.argsort(best_first(scores)) for scores in retrieval]
+    of_rows = [ranks[question][number] for question, number in rows.owners.tolist()]
     return np.array(of_rows, np.int64)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import lru_cache
 
-from rag.data.table_text import TextRow
+from rag.data.table_text import TextRow, table_rows
 from readers.words import content_words
 
 
@@ -20,16 +21,16 @@ class TableMatch:
 
     Args:
         content: the question's content words, see `content_words`.
-        rows: the rows of tables in the passages, by the passage's number.
+        texts: the texts of the passages, by the passage's number.
     """
 
-    def __init__(self, content: frozenset[str], rows: Mapping[int, Sequence[TextRow]]) -> None:
+    def __init__(self, content: frozenset[str], texts: Mapping[int, str]) -> None:
         self._content = content
-        self._rows = rows
+        self._rows = {number: _rows_of(text) for number, text in texts.items()}
         columns: set[str] = set()
         counts: Counter[str] = Counter()
         n_rows = 0
-        for of_passage in rows.values():
+        for of_passage in self._rows.values():
             n_rows += len(of_passage)
             for row in of_passage:
                 counts.update(content & content_words(row.line))
@@ -55,10 +56,9 @@ class TableMatch:
         question holds. 0 outside of tables.
 
         Example:
-            >>> from rag.data.table_text import table_rows
             >>> text = " | 2019 | 2018\\nSales | 5 | 4\\nCosts | 3 | 2"
             >>> content = content_words("What were the sales in 2018?")
-            >>> match = TableMatch(content, {0: list(table_rows(text))})
+            >>> match = TableMatch(content, {0: text})
             >>> [round(match(0, at, at + 1), 1) for at in map(text.rindex, "5432")]
             [1.0, 3.0, 0.0, 1.0]
         """
@@ -79,3 +79,9 @@ class TableMatch:
         names = content_words(cell.column)
         column_fit = len(self._content & names) / max(1, len(names))
         return row_fit + column_fit + row_fit * column_fit
+
+
+@lru_cache(maxsize=256)
+def _rows_of(text: str) -> tuple[TextRow, ...]:
+    """The rows of tables in a text, which is read again in every wave."""
+    return tuple(table_rows(text))

@@ -24,7 +24,7 @@ from readers.generative.marginal import Hypothesis, answer_log_likelihood, decod
 from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import GeneratorSettings, encode_rows
 from readers.manifest import Calibration
-from readers.protocols import Reader, ReadRequest, check_requests
+from readers.protocols import Reader, ReadRequest, best_first, check_requests
 
 _DECODED_TOKENS = 65_536  # tokens of passages in one batch of the decoder
 _Generated = tuple[list[Hypothesis], float | None]  # answers, and the score of "no answer"
@@ -147,7 +147,7 @@ class GenerativeReader(Reader):
         for request in requests:
             values = self.search_scores(request)
             passages = request.passages
-            order = np.argsort(-np.asarray(values), kind="stable").tolist()
+            order = best_first(values)
             numbers = [number for number in order if passages[number].text.strip()]
             numbers = numbers[: settings.max_passages]
             chosen.append(numbers)

@@ -23,7 +23,7 @@ from readers.llm.confidence import Signs, answer_log_p, confidence
 from readers.llm.prompt import REPLY_SCHEMA, Completion, Form, prompt_messages
 from readers.llm.reply import Style, parse_reply
 from readers.llm.streaming import ReplyStream
-from readers.protocols import Reader, ReadRequest, TextSink, Verifier, check_requests
+from readers.protocols import Reader, ReadRequest, TextSink, Verifier, best_first, check_requests
 from readers.verifying.open import load_verifier
 
 log = get_logger(__name__)
@@ -239,9 +239,8 @@ class LanguageModelReader(Reader):
 
     def _read(self, request: ReadRequest, on_text: TextSink | None = None) -> Reading:
         settings = self.settings
-        scores = request.scores
         passages = request.passages
-        order = sorted(range(len(scores)), key=lambda number: -scores[number])[: settings.passages]
+        order = best_first(request.scores)[: settings.passages]
         if not order:
             return Reading(AnswerSet(request.question, (), 1.0))
         ranked = [passages[number] for number in order]

@@ -21,8 +21,7 @@ LABELLED = "Ajax: Points: 61; Coach: Ten Hag\nPSV: Points: 58; Coach: Schmidt"
 
 
 def match_of(question: str, *texts: str) -> TableMatch:
-    rows = {number: list(table_rows(text)) for number, text in enumerate(texts)}
-    return TableMatch(content_words(question), rows)
+    return TableMatch(content_words(question), dict(enumerate(texts)))
 
 
 def best(question: str, text: str) -> str:

@@ -99,7 +99,7 @@ def test_a_teacher_with_other_ids_and_special_tokens_reads_the_same_words(tmp_pa
     for name, tokenizer in (("own", own), ("other", other)):
         layout = pair_template(tokenizer), ReaderSettings(max_tokens=96, titled=True)
         parts = (tokenize_texts(tokenizer, part) for part in (questions, ["a", "b"], texts))
-        rows[name] = rows_of_pairs(*layout, [(0, 0), (1, 1)], *parts)
+        rows[name] = rows_of_pairs(*layout, [0, 1], *parts)
     ids, mask, _, inside = row_tensors(pair_template(own), rows["own"])
     teacher = Teacher.load(str(folder), own, precision="fp32", device="cpu")
     read = teacher.logits(ids, mask)
