@@ -94,15 +94,15 @@ def _explained(question: str, answer: Answer, paths: Paths) -> Answer:
     spans = [sentence_spans(passage.text) for _, passage in path]
     read = []
     for (hit, passage), sentences in zip(path, spans, strict=True):
+        confidence = 0.0
+        answer_sentence = None
+        if passage.id == evidence.passage_id:
+            confidence = answer.confidence
+            at = len(passage.text) if evidence.start is None else evidence.start
+            numbers = (number for number, (_, end) in enumerate(sentences) if at < end)
+            answer_sentence = next(numbers, None)
         texts = [passage.text[start:end] for start, end in sentences]
-        if passage.id != evidence.passage_id:
-            read.append(FactPassage(passage.title, texts, hit.score))
-            continue
-        at = len(passage.text) if evidence.start is None else evidence.start
-        of_answer = (number for number, (_, end) in enumerate(sentences) if at < end)
-        read.append(
-            FactPassage(passage.title, texts, hit.score, answer.confidence, next(of_answer, None))
-        )
+        read.append(FactPassage(passage.title, texts, hit.score, confidence, answer_sentence))
     facts = set()
     for first, neighbours in enumerate(pairwise(read)):
         for place, sentence in choose_facts(question, neighbours):
@@ -110,11 +110,11 @@ def _explained(question: str, answer: Answer, paths: Paths) -> Answer:
     steps = []
     for number, ((hit, passage), sentences) in enumerate(zip(path, spans, strict=True)):
         supporting = tuple(span for place, span in enumerate(sentences) if (number, place) in facts)
+        step = Evidence.of(passage, hit.score, supporting=supporting)
         if passage.id == evidence.passage_id:
-            supporting = evidence.supporting or supporting
-            steps.append(replace(evidence, score=hit.score, supporting=supporting))
-        else:
-            steps.append(Evidence.of(passage, hit.score, supporting=supporting))
+            kept = evidence.supporting or supporting
+            step = replace(evidence, score=hit.score, supporting=kept)
+        steps.append(step)
     return replace(answer, path=tuple(steps))
 
 
@@ -180,11 +180,9 @@ def choose_facts(
     question_words = words(question)
     sought = [word for word in dict.fromkeys(question_words) if word not in FACT_STOP_WORDS]
     names = [_name(passage.title) for passage in passages]
-    sentences = []
+    sentences = [list(map(words, passage.sentences)) for passage in passages]
     bags = []
-    for passage in passages:
-        of_passage = list(map(words, passage.sentences))
-        sentences.append(of_passage)
+    for passage, of_passage in zip(passages, sentences, strict=True):
         bags.append({*words(passage.title), *chain.from_iterable(of_passage)})
     present = _presence(bags, sought)  # (K, W)
     # Weights that sum to 1 (or 0): a word of few passages tells more.
@@ -209,7 +207,7 @@ def choose_facts(
             values += _SENTENCE_LINK * mentions[number][:, other]
         if np.isfinite(values).any():
             is_fact = (values >= _THRESHOLD) | (np.arange(len(values)) == values.argmax())
-            facts += [(number, sentence) for sentence in np.nonzero(is_fact)[0].tolist()]
+            facts += [(number, sentence) for sentence in np.flatnonzero(is_fact).tolist()]
     return facts
 
 

@@ -220,7 +220,8 @@ def reader_name(reader: Reader) -> str:
 
 def best_first(scores: Sequence[float]) -> list[int]:
     """Numbers of the passages by their scores, the highest first; equal ones keep their order."""
-    return np.argsort(-np.asarray(scores, float), kind="stable").tolist()
+    order: list[int] = np.argsort(-np.asarray(scores, float), kind="stable").tolist()
+    return order
 
 
 def check_requests(requests: Sequence[ReadRequest], n_best: int) -> None:

@@ -45,14 +45,13 @@ def quantize(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         [[127, -64, 0]]
     """
     scale = row_scale(matrix)
-    codes = (matrix.float() / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
-    return codes, scale
+    codes = (matrix.float() / scale[:, None]).round().clamp(-127, 127)
+    return codes.to(torch.int8), scale
 
 
 def row_scale(matrix: torch.Tensor) -> torch.Tensor:
     """The int8 step of each row of a (R, C) matrix, (R,) float32: max|row| / 127."""
-    least, most = matrix.float().aminmax(dim=1)
-    return torch.maximum(-least, most).clamp_min(1e-12) / 127.0
+    return matrix.float().abs().amax(dim=1).clamp_min(1e-12) / 127.0
 
 
 def rounded(matrix: torch.Tensor) -> torch.Tensor:
@@ -204,26 +203,24 @@ def plain_encoder(source: str | None, out: Path) -> str | None:
 
 
 def _reader_folder(source: str | None) -> Path | None:
-    if source is None:
-        return None
-    folder = SHIPPED_READER if source == "shipped" else Path(source)
-    return folder if folder == SHIPPED_READER or (folder / READER_FILE).exists() else None
+    if source == "shipped":
+        return SHIPPED_READER
+    folder = Path(source or "")
+    return folder if source and (folder / READER_FILE).exists() else None
 
 
 def _load_own(folder: Path) -> ReaderParts:
     manifest = load_manifest(ReaderManifest, folder)
-    ranges = None
     needed = ["tokenizer.json", manifest.weights_file]
     if manifest.ranges_file is not None:
         needed.append(manifest.ranges_file)
     check_files(manifest.checksums, folder, *needed)
-    if manifest.ranges_file is not None:
-        ranges = read_tensors(folder / manifest.ranges_file)
     config, tokenizer = load_described(folder)
     state = load_int8(folder / manifest.weights_file)
     if manifest.word_embeddings is not None:
         state[WORD_EMBEDDINGS] = rounded(embedded_word_embeddings())
-    return ReaderParts(SpanWeights(config, state), tokenizer, manifest, ranges)
+    ranges = manifest.ranges_file and read_tensors(folder / manifest.ranges_file)
+    return ReaderParts(SpanWeights(config, state), tokenizer, manifest, ranges or None)
 
 
 def start_model(
@@ -250,16 +247,15 @@ def start_model(
         ConfigError: the stages do not fit the encoder.
     """
     loaded = load_span_model(encoder)
-    if loaded is not None:
-        model, tokenizer = loaded
-    else:
+    if loaded is None:
         folder = model_folder(encoder)
         config, tokenizer = load_described(folder)
-        architectures = config.architectures or ()
-        if any(name.endswith("ForQuestionAnswering") for name in architectures):
-            model = load_question_answering(folder, config)
+        names = config.architectures or ()
+        if any(name.endswith("ForQuestionAnswering") for name in names):
+            loaded = load_question_answering(folder, config), tokenizer
         else:
-            model = SpanModel.from_encoder(folder, seed)
+            loaded = SpanModel.from_encoder(folder, seed), tokenizer
+    model, tokenizer = loaded
     if passage_head:
         model.add_passage_head(seed)
     network: Any = model.encoder

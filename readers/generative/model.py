@@ -178,13 +178,11 @@ class Seq2Seq:
         self, memory: Memory, *, answer_tokens: int, beams: int = 1
     ) -> list[list[list[int]]]:
         """Token ids of `beams` answers per row, best first, without special tokens."""
-        results = []
-        for answers in self.search(memory, answer_tokens=answer_tokens, beams=beams):
-            results.append([self._without_special(ids) for ids in answers])
+        results = self.search(memory, answer_tokens=answer_tokens, beams=beams)
+        for answers in results:
+            for ids in answers:
+                ids[:] = [token for token in ids if token not in self._silent]
         return results
-
-    def _without_special(self, ids: Sequence[int]) -> list[int]:
-        return [token for token in ids if token not in self._silent]
 
     @torch.inference_mode()
     def search(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,15 +14,14 @@ from rag.core.errors import ConfigError
 from rag.runtime.seeds import generator
 from readers.extractive.layout import Row, row_tensors
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig
-from readers.extractive.training.data import NO, SPAN, UNLABELLED, ReaderExamples
+from readers.extractive.training.data import NO, SPAN, UNLABELLED, ReaderExamples, TokenSpans
 
 _POOL_BATCHES = 64
 
 Spans = list[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderBatch:
+class ReaderBatch(NamedTuple):
     """B questions × P passages as rows of L tokens; row b·P + p is passage p of question b.
 
     A passage has S positions: its L tokens and, if the network has these outputs, "yes" and "no".
@@ -54,11 +52,8 @@ class ReaderBatch:
 
     def to(self, device: str) -> ReaderBatch:
         """The batch on a device."""
-        moved: dict[str, Any] = {}
-        for name in self.__slots__:
-            value = getattr(self, name)
-            moved[name] = value.to(device) if isinstance(value, torch.Tensor) else value
-        return ReaderBatch(**moved)
+        moved = [tensor.to(device) for tensor in self[:-1]]
+        return ReaderBatch._make([*moved, self.tokens])
 
 
 class _Plan(NamedTuple):
@@ -68,11 +63,10 @@ class _Plan(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One row and the answers' positions in it."""
+    """One row and the answers' positions in it; None if its passage is a negative."""
 
     row: Row
-    spans: Spans
-    is_positive: bool
+    spans: Spans | None
 
 
 class ReaderBatches:
@@ -161,43 +155,46 @@ class ReaderBatches:
         draw = generator(self.config.seed, 3, step)
         rows = []
         for question in plan.questions.tolist():
-            for place, passage in self._choose(question, stage, draw):
-                rows.append(self._row(question, place, passage, plan.limit, draw))
+            for passage, spans in self._choose(question, stage, draw):
+                rows.append(self._row(question, passage, spans, plan.limit, draw))
         return self._assemble(rows, plan.questions)
 
     def _choose(
         self, number: int, stage: ReaderStage, draw: np.random.Generator
-    ) -> list[tuple[int, int]]:
-        """(place in the question's list, or -1, and passage) of a group, the positive first if it
-        has any.
-        """
+    ) -> list[tuple[int, TokenSpans | None]]:
+        """The passages of a group, the positive first if it has any, with the answers in it."""
         question = self.examples.questions[number]
         positive = range(len(question.spans))
+        size = 1 + stage.negatives
         chosen: list[int] = []
-        if positive and (stage.negatives == 0 or not draw.random() < stage.no_answer_fraction):
+        if positive and (stage.negatives == 0 or draw.random() >= stage.no_answer_fraction):
             first = self.config.spans == "first" and question.type == SPAN
             chosen = [0] if first else draw.permutation(positive)[:1].tolist()
-        negative = range(len(question.spans), len(question.passages))
-        chosen += draw.permutation(negative)[: 1 + stage.negatives - len(chosen)].tolist()
-        group = [(int(place), question.passages[int(place)]) for place in chosen]
-        while len(group) < 1 + stage.negatives:  # too few: add passages of other questions
+        group: list[tuple[int, TokenSpans | None]] = []
+        for place in chosen:
+            group.append((question.passages[place], question.spans[place]))
+        negative = draw.permutation(question.passages[len(positive) :])[: size - len(group)]
+        group += [(int(passage), None) for passage in negative]
+        while len(group) < size:  # too few: add passages of other questions
             other = int(self._passages[draw.integers(len(self._passages))])
             if other not in question.passages or len(question.passages) == len(self.examples.texts):
-                group.append((-1, other))
+                group.append((other, None))
         return group
 
     def _row(
-        self, number: int, place: int, passage: int, limit: int, draw: np.random.Generator
+        self,
+        number: int,
+        passage: int,
+        answers: TokenSpans | None,
+        limit: int,
+        draw: np.random.Generator,
     ) -> _Row:
         data = self.examples
-        question = data.questions[number]
-        is_positive = 0 <= place < len(question.spans)
-        question_ids = question.tokens[: self.config.question_tokens]
+        question = data.questions[number].tokens[: self.config.question_tokens]
         title = data.titles.tokens(passage)[: self.config.title_tokens]
         text = data.texts.tokens(passage)
-        room = limit - data.template.size(question_ids, title)
-        spans = list(question.spans[place]) if is_positive else []
-        spans = spans[:1] if self.config.spans == "first" else spans
+        room = limit - data.template.size(question, title)
+        spans = list(answers or ())[: 1 if self.config.spans == "first" else None]
         begin = 0
         if len(text) > room:
             lowest = 0
@@ -209,20 +206,21 @@ class ReaderBatches:
                 lowest = max(0, last - room + 1)
                 highest = min(first, highest)
             begin = int(draw.integers(lowest, highest + 1))
-        row = data.template.row(question_ids, title, text[begin : begin + room], first_token=begin)
-        end = begin + row.text_to - row.text_from
+        row = data.template.row(question, title, text[begin : begin + room], first_token=begin)
+        if answers is None:
+            return _Row(row, None)
         shift = row.text_from - begin
         inside = []
         for first, last in dict.fromkeys(spans):
-            if begin <= first and last < end:
+            if begin <= first and last + shift < row.text_to:
                 inside.append((first + shift, last + shift))
-        return _Row(row, inside, is_positive)
+        return _Row(row, inside)
 
     def _assemble(self, rows: Sequence[_Row], questions: Int64) -> ReaderBatch:
         types = np.array([self.examples.questions[question].type for question in questions])
         groups = len(questions)
         per_group = len(rows) // groups
-        positive = torch.tensor([row.is_positive for row in rows]).view(groups, per_group)
+        positive = torch.tensor([row.spans is not None for row in rows]).view(groups, per_group)
         has_answer = positive.any(1)
         ids, mask, segments, text = row_tensors(self.examples.template, [row.row for row in rows])
         longest = ids.shape[1]
@@ -233,10 +231,10 @@ class ReaderBatches:
         targets: list[Spans] = [[] for _ in questions]
         for number, row in enumerate(rows):
             group, place = divmod(number, per_group)
-            spans = row.spans
+            spans = row.spans or []
             if not has_answer[group]:
                 spans = [(0, 0)]
-            elif types[group] != SPAN and row.is_positive:
+            elif types[group] != SPAN and row.spans is not None:
                 word = longest + int(types[group] == NO)
                 spans = [(word, word)]
             for first, last in spans:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
+from itertools import chain, compress, repeat
 from typing import Any
 
 import numpy as np
@@ -91,48 +91,56 @@ def tune(
     Raises:
         DataError: there are fewer than two questions.
     """
-    questions = _read(reader, sets)
-    best = _most_right(questions, reader.settings, "retrieval_weight", _WEIGHTS)
-    best = _most_right(questions, best, "table_weight", _TABLE_WEIGHTS)
-    calibration, figures = fit_and_measure(_cases(questions, best))
-    return best, calibration, {**_exact_match(questions, best), **figures}
+    read = _read(reader, sets)
+    best = _most_right(read, reader.settings, "retrieval_weight", _WEIGHTS)
+    best = _most_right(read, best, "table_weight", _TABLE_WEIGHTS)
+    calibration, figures = fit_and_measure(_cases(read, best))
+    return best, calibration, {**_exact_match(read, best), **figures}
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """A held-out question, and what the network says of the R rows of all its passages.
+class _Read:
+    """Q held-out questions, and what the network says of the R rows of all their passages.
 
     Attributes:
-        weight: its share of all questions, all sets having the same.
+        labels: (Q,) names of their sets.
+        weights: (Q,) each question's share of all, all sets having the same.
+        numbers: for each question the numbers of its rows.
         holds: (R,) whether the row's passage holds an answer.
-        ranks: (R,) how many of its passages rank before the row's.
+        ranks: (R,) how many of the question's passages rank before the row's.
     """
 
-    example: Example
-    label: str
-    weight: float
+    examples: Sequence[Example]
+    labels: Sequence[str]
+    weights: Float64
     rows: PassageRows
     scores: RowScores
+    numbers: Sequence[Int64]
     holds: Bool
     ranks: Int64
 
     def rank(
-        self, settings: ReaderSettings, *, emptied: bool = False, depth: int | None = None
+        self, question: int, settings: ReaderSettings, *, emptied: bool, depth: int | None
     ) -> tuple[Ranked, bool]:
         """The answers, and whether what was read holds one: from all passages, or from those without
         an answer, or from the best.
         """
-        used = ~self.holds if emptied else np.ones(len(self.holds), bool)
+        numbers = self.numbers[question]
+        if emptied:
+            numbers = numbers[~self.holds[numbers]]
         if depth is not None:
-            used &= self.ranks < depth
-        ranker = QuestionRanker(self.rows, 0, _search_scores(self.example), settings)
-        ranked = ranker.rank(np.nonzero(used)[0], self.scores)
-        return ranked, bool(self.holds[used].any())
+            numbers = numbers[self.ranks[numbers] < depth]
+        scores = _search_scores(self.examples[question])
+        ranker = QuestionRanker(self.rows, question, scores, settings)
+        return ranker.rank(numbers, self.scores), bool(self.holds[numbers].any())
 
-    def is_right(self, settings: ReaderSettings) -> bool:
-        """Whether the first answer from all passages is right."""
-        ranked, _ = self.rank(settings)
-        return bool(ranked.answers) and is_right(ranked.answers[0].text, self.example)
+    def right(self, settings: ReaderSettings) -> Float64:
+        """(Q,) 1 where the first answer from all passages is right, else 0."""
+        right = np.zeros(len(self.examples))
+        for number, example in enumerate(self.examples):
+            ranked, _ = self.rank(number, settings, emptied=False, depth=None)
+            right[number] = bool(ranked.answers) and is_right(ranked.answers[0].text, example)
+        return right
 
 
 def _search_scores(example: Example) -> list[float]:
@@ -140,66 +148,65 @@ def _search_scores(example: Example) -> list[float]:
     return [np.nan if score is None else score for score in scores]
 
 
-def _read(reader: ExtractiveReader, sets: Mapping[str, Sequence[Example]]) -> list[_Question]:
+def _read(reader: ExtractiveReader, sets: Mapping[str, Sequence[Example]]) -> _Read:
     """Read the passages of all questions."""
-    questions = []
-    for label, examples in sets.items():
-        weight = 1.0 / (len(sets) * len(examples))
-        for example in examples:
-            rows, scores = reader.score([example.question], [example.passages])
-            holds = []
-            for row in rows.rows:
-                _, number = rows.pairs[row.group]
-                holds.append(bool(example.candidates[number].has_answer))
-            ranks = retrieval_ranks(rows, [_search_scores(example)])
-            question = _Question(example, label, weight, rows, scores, np.array(holds, bool), ranks)
-            questions.append(question)
-    return questions
+    examples = list(chain.from_iterable(sets.values()))
+    sizes = list(map(len, sets.values()))
+    rows, scores = reader.score(
+        [example.question for example in examples], [example.passages for example in examples]
+    )
+    owners = rows.owners
+    holds = [examples[question].candidates[number].has_answer for question, number in owners]
+    return _Read(
+        examples,
+        np.repeat(list(sets), sizes).tolist(),
+        np.repeat(1.0 / (len(sets) * np.array(sizes)), sizes),
+        rows,
+        scores,
+        [np.flatnonzero(owners[:, 0] == question) for question in range(len(examples))],
+        np.array(holds, bool),
+        retrieval_ranks(rows, list(map(_search_scores, examples))),
+    )
 
 
 def _most_right(
-    questions: Sequence[_Question], settings: ReaderSettings, name: str, values: Sequence[float]
+    read: _Read, settings: ReaderSettings, name: str, values: Sequence[float]
 ) -> ReaderSettings:
     """The settings with the value of `name` that gives most right first answers."""
-    weights = np.array([question.weight for question in questions])
     options = [settings.model_copy(update={name: value}) for value in values]
     shares = []
     for option, value in zip(options, values, strict=True):
-        right = np.array([question.is_right(option) for question in questions], float)
-        shares.append(float((weights * right).sum()))
+        shares.append(float((read.weights * read.right(option)).sum()))
         log.info("held-out EM %.2f  %s=%g", 100 * shares[-1], name, value)
     return options[int(np.argmax(shares))]
 
 
-def _cases(questions: Sequence[_Question], settings: ReaderSettings) -> list[Case]:
+def _cases(read: _Read, settings: ReaderSettings) -> list[Case]:
     """Each question read whole, without the passages that hold an answer (some), and at each
     depth.
     """
     cases = []
-    for emptied, depth in ((False, None), (True, None), *((False, depth) for depth in _DEPTHS)):
-        for number, question in enumerate(questions):
+    for emptied, depth in ((False, None), (True, None), *zip(repeat(False), _DEPTHS)):
+        for number, example in enumerate(read.examples):
             if emptied and number % _OF not in _EMPTIED:
                 continue
-            ranked, holds = question.rank(settings, emptied=emptied, depth=depth)
+            ranked, holds = read.rank(number, settings, emptied=emptied, depth=depth)
             if ranked.answers:
-                label = question.label
-                case = Case(ranked, question.example, number, label, emptied, holds, depth is None)
-                cases.append(case)
+                label = read.labels[number]
+                cases.append(Case(ranked, example, number, label, emptied, holds, depth is None))
     return cases
 
 
-def _exact_match(questions: Sequence[_Question], settings: ReaderSettings) -> dict[str, float]:
+def _exact_match(read: _Read, settings: ReaderSettings) -> dict[str, float]:
     """Right first answers in per cent: the mean of the sets, and of each set if there are
     several.
     """
-    right = np.array([question.is_right(settings) for question in questions], float)
-    weights = np.array([question.weight for question in questions])
-    labels = np.array([question.label for question in questions])
-    figures = {"em": round(100 * float((weights * right).sum()), 2)}
-    names = list(dict.fromkeys(labels.tolist()))
+    right = read.right(settings)
+    figures = {"em": round(100 * float((read.weights * right).sum()), 2)}
+    names = list(dict.fromkeys(read.labels))
     if len(names) > 1:
         for name in names:
-            figures[f"em {name}"] = round(100 * float(right[labels == name].mean()), 2)
+            figures[f"em {name}"] = _percent(right[np.array(read.labels) == name])
     return figures
 
 
@@ -303,5 +310,5 @@ def fit(cases: Sequence[Case]) -> Calibration:
     return fitted.model_copy(update=fits)
 
 
-def _percent(of: Bool) -> float:
+def _percent(of: Bool | Float64) -> float:
     return round(100 * float(of.mean()), 2) if len(of) else 0.0

@@ -1,7 +1,7 @@
 """Question sets as token arrays: which passages of a question answer it, and where."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,8 +25,8 @@ _MAX_ANSWER_TOKENS = 60
 
 TokenSpans = tuple[tuple[int, int], ...]
 """First and last token of each answer in a text."""
-Positive = tuple[Candidate, list[tuple[int, int]]]
-"""A passage, and the places of the answers in its text."""
+Judged = tuple[Candidate, list[tuple[int, int]] | None]
+"""A passage, and the places of the answers in its text; None where it is a negative."""
 
 
 def answer_type(example: Example) -> int:
@@ -53,11 +53,8 @@ def read_set(part: TrainingSet, *, serving: bool = False) -> list[Example]:
     Raises:
         DataError: a file is wrong, no question is left, or `retrieved` has fewer than half of them.
     """
-    questions = []
-    for question in read_questions(part.questions):
-        shortened = _shortened(part, question)
-        if _is_used(shortened, part):
-            questions.append(shortened)
+    shortened = (_shortened(part, question) for question in read_questions(part.questions))
+    questions = [question for question in shortened if _is_used(question, part)]
     if not questions:
         where = f" where {dict(part.where)}" if part.where else ""
         raise DataError(f"{part.questions}: no question with answers{where}")
@@ -66,18 +63,20 @@ def read_set(part: TrainingSet, *, serving: bool = False) -> list[Example]:
         questions = [question for question in questions if question.text in retrieved]
     examples = []
     for question in questions:
-        found = (retrieved or {}).get(question.text, ())
-        candidates = (
-            _served(question, found)
-            if serving and found
-            else _candidates(question, found, part.window_words)
-        )
+        matcher = AnswerMatcher(question.answers, question.answer_profile)
+        candidates: Iterable[Candidate] = (retrieved or {}).get(question.text, ())
+        if not (serving and candidates):
+            candidates = (
+                _windows(question, matcher, part.window_words)
+                if part.window_words
+                else _each_text_once(question, candidates)
+            )
         examples.append(
             Example(
                 question.id,
                 question.text,
                 question.answers,
-                tuple(candidates),
+                tuple(_judged(candidates, matcher)),
                 answer_profile=question.answer_profile,
                 answer_starts=question.answer_starts,
             )
@@ -125,74 +124,50 @@ def _shortened(part: TrainingSet, question: Question) -> Question:
 
 def _is_used(question: Question, part: TrainingSet) -> bool:
     """Whether a question teaches something, and is of the part that the set asks for."""
-    for field, value in part.where.items():
-        if str(question.meta.get(field)) != value:
-            return False
-    return bool(question.answers) or part.unanswerable or not part.labelled
+    is_asked_for = all(str(question.meta.get(name)) == of for name, of in part.where.items())
+    return is_asked_for and (bool(question.answers) or part.unanswerable or not part.labelled)
 
 
-def _matcher(question: Question) -> AnswerMatcher:
-    return AnswerMatcher(question.answers, question.answer_profile)
+def _judged(candidates: Iterable[Candidate], matcher: AnswerMatcher) -> Iterator[Candidate]:
+    """The candidates, each with whether it holds an answer."""
+    for candidate in candidates:
+        holds = candidate.has_answer
+        if holds is None:
+            holds = matcher.matches(candidate.passage.text)
+        yield replace(candidate, has_answer=holds)
 
 
-def _served(question: Question, retrieved: Sequence[Candidate]) -> Iterator[Candidate]:
-    """What was retrieved for a question, and nothing else."""
-    matcher = _matcher(question)
-    for candidate in retrieved:
-        yield _judged(candidate, matcher)
-
-
-def _judged(candidate: Candidate, matcher: AnswerMatcher) -> Candidate:
-    """The candidate with whether it holds an answer."""
-    if candidate.has_answer is not None:
-        return candidate
-    return replace(candidate, has_answer=matcher.matches(candidate.passage.text))
-
-
-def _candidates(
-    question: Question, retrieved: Sequence[Candidate], window_words: int
-) -> Iterator[Candidate]:
-    """Gold passages, the set's distractors and what was retrieved, each text once; or the windows of
-    the gold passages.
-    """
-    matcher = _matcher(question)
-    if window_words:
-        for item in question.gold:
-            yield from _windows(question, item.passage, matcher, window_words)
-        return
-    seen: set[str] = set()
+def _each_text_once(question: Question, retrieved: Iterable[Candidate]) -> Iterable[Candidate]:
+    """Gold passages, the set's distractors and what was retrieved."""
+    unique: dict[str, Candidate] = {}
     for item in (*question.gold, *question.context):
-        text = item.passage.text
-        if text.strip() and text not in seen:
-            seen.add(text)
-            role: Role = "positive" if item in question.gold else "hard_negative"
-            yield Candidate(item.passage, role, score=0.0, has_answer=matcher.matches(text))
+        role: Role = "positive" if item in question.gold else "hard_negative"
+        if item.passage.text.strip():
+            unique.setdefault(item.passage.text, Candidate(item.passage, role, score=0.0))
     for candidate in retrieved:
-        if candidate.passage.text not in seen:
-            seen.add(candidate.passage.text)
-            yield _judged(candidate, matcher)
+        unique.setdefault(candidate.passage.text, candidate)
+    return unique.values()
 
 
-def _windows(
-    question: Question, passage: Passage, matcher: AnswerMatcher, words: int
-) -> Iterator[Candidate]:
-    """Windows of a passage, those that share most words with the question first.
+def _windows(question: Question, matcher: AnswerMatcher, words: int) -> Iterator[Candidate]:
+    """Windows of the gold passages, of each those that share most words with the question first.
 
     A window is longer where it would cut an answer. If the set annotates the answer's position,
     windows that contain the same words elsewhere are skipped.
     """
-    text = passage.text
-    spans = _annotated(question, text) or matcher.places(text)
     question_words = set(normalize_answer(question.text).split())
-    windows: list[Candidate] = []
-    for begin, end in window_bounds(text, words, spans):
-        window = Passage("", passage.title, text[begin:end])
-        holds = any(begin <= start and last <= end for start, last in spans)
-        if holds or not matcher.matches(window.text):
-            shared = len(question_words & set(normalize_answer(window.text).split()))
-            role: Role = "positive" if holds else "hard_negative"
-            windows.append(Candidate(window, role, score=float(shared), has_answer=holds))
-    yield from sorted(windows, key=lambda candidate: -(candidate.score or 0.0))
+    for item in question.gold:
+        text = item.passage.text
+        spans = _annotated(question, text) or matcher.places(text)
+        windows: list[Candidate] = []
+        for begin, end in window_bounds(text, words, spans):
+            window = Passage("", item.passage.title, text[begin:end])
+            holds = any(begin <= start and last <= end for start, last in spans)
+            if holds or not matcher.matches(window.text):
+                shared = len(question_words & set(normalize_answer(window.text).split()))
+                role: Role = "positive" if holds else "hard_negative"
+                windows.append(Candidate(window, role, score=float(shared), has_answer=holds))
+        yield from sorted(windows, key=lambda candidate: -(candidate.score or 0.0))
 
 
 def window_bounds(
@@ -271,28 +246,32 @@ def load_examples(
         ArtifactError: the tokenizer does not frame pairs as [CLS] question [SEP] text [SEP].
     """
     numbered = []
-    for number, (_, examples) in enumerate(sets):
-        numbered += [(number, example) for example in examples]
-    roles = [_roles(example, answer_types, negatives_top_k) for _, example in numbered]
+    for number, (part, examples) in enumerate(sets):
+        for example in examples:
+            kind = answer_type(example) if part.labelled else UNLABELLED
+            roles = _roles(example, answer_types, negatives_top_k)
+            numbered.append((number, example, kind, roles))
     numbers: dict[tuple[str, str], int] = {}  # title and text of a passage → its number
-    for positives, negatives in roles:
-        for candidate in (*(candidate for candidate, _ in positives), *negatives):
+    for _, _, _, roles in numbered:
+        for candidate, _ in roles:
             numbers.setdefault(_key(candidate), len(numbers))
     texts = tokenize_texts(tokenizer, [text for _, text in numbers])
     titles = tokenize_texts(tokenizer, [title for title, _ in numbers])
-    tokenized = tokenize_texts(tokenizer, [example.question for _, example in numbered])
+    tokenized = tokenize_texts(tokenizer, [example.question for _, example, _, _ in numbered])
     questions: list[TrainingQuestion] = []
-    for n, ((set_number, example), (positives, negatives)) in enumerate(
-        zip(numbered, roles, strict=True)
-    ):
-        kind = answer_type(example) if sets[set_number][0].labelled else UNLABELLED
-        passages, spans = _positive_passages(positives, numbers, texts, needs_span=kind == SPAN)
-        if spans or (negatives and not example.answers):
-            passages += [numbers[_key(candidate)] for candidate in negatives]
+    for n, (number, example, kind, roles) in enumerate(numbered):
+        passages = []
+        spans: list[TokenSpans] = []
+        for candidate, places in roles:
+            passage = numbers[_key(candidate)]
+            located = tuple(texts.located(passage, places or (), _MAX_ANSWER_TOKENS))
+            if places is None or located or kind != SPAN:
+                passages.append(passage)
+            if places is not None and (located or kind != SPAN):
+                spans.append(located)
+        if spans or (passages and not example.answers):
             tokens = tokenized.tokens(n)
-            questions.append(
-                TrainingQuestion(tokens, set_number, kind, tuple(passages), tuple(spans))
-            )
+            questions.append(TrainingQuestion(tokens, number, kind, tuple(passages), tuple(spans)))
     if len(questions) < len(numbered):
         get_logger(__name__).warning(
             "%d of %d questions left out: no passage of theirs holds an answer of at most %d tokens",
@@ -308,57 +287,32 @@ def load_examples(
     return ReaderExamples(questions, titles, texts, pair_template(tokenizer))
 
 
-def _positive_passages(
-    positives: Sequence[Positive],
-    numbers: Mapping[tuple[str, str], int],
-    texts: TokenizedTexts,
-    *,
-    needs_span: bool,
-) -> tuple[list[int], list[TokenSpans]]:
-    """Numbers of the positive passages, and the tokens of the answers in each."""
-    passages = []
-    spans = []
-    for candidate, places in positives:
-        number = numbers[_key(candidate)]
-        located = tuple(texts.located(number, places, _MAX_ANSWER_TOKENS))
-        if located or not needs_span:
-            passages.append(number)
-            spans.append(located)
-    return passages, spans
-
-
 def _key(candidate: Candidate) -> tuple[str, str]:
     return candidate.passage.title, candidate.passage.text
 
 
-def _roles(
-    example: Example, answer_types: bool, most: int
-) -> tuple[list[Positive], list[Candidate]]:
-    """Positive passages with the places of the answers in them, and the best negatives."""
-    if not example.answers:
-        return [], list(example.candidates[:most])
-    gold = example.of_role("positive")
-    if answer_type(example) != SPAN:
-        if not answer_types:
-            return [], []
-        others = [candidate for candidate in example.candidates if candidate.role != "positive"]
-        return [(candidate, []) for candidate in gold], others[:most]
-    has_gold = any(candidate.has_answer for candidate in gold)
+def _roles(example: Example, answer_types: bool, most: int) -> list[Judged]:
+    """Positive passages with the places of the answers in them, then the best negatives."""
+    kind = answer_type(example)
+    if kind != SPAN and not answer_types:
+        return []
+    has_gold = any(candidate.has_answer for candidate in example.of_role("positive"))
     matcher = AnswerMatcher(example.answers, example.answer_profile)
-    positives: list[Positive] = []
-    negatives = []
+    positives: list[Judged] = []
+    negatives: list[Judged] = []
     for candidate in example.candidates:
-        if not candidate.has_answer:
-            negatives.append(candidate)
-            continue
         is_gold = candidate.role == "positive"
-        if has_gold and not is_gold:
-            continue
-        text = candidate.passage.text
-        places = [*(_annotated(example, text) if is_gold else []), *matcher.places(text)]
-        if places:
-            positives.append((candidate, list(dict.fromkeys(places))[:_MAX_SPANS]))
-    return positives, negatives[:most]
+        if kind != SPAN and is_gold:
+            positives.append((candidate, []))
+        elif kind == SPAN and example.answers and candidate.has_answer:
+            text = candidate.passage.text
+            annotated = _annotated(example, text) if is_gold else []
+            places = list(dict.fromkeys([*annotated, *matcher.places(text)]))
+            if places and (is_gold or not has_gold):
+                positives.append((candidate, places[:_MAX_SPANS]))
+        else:
+            negatives.append((candidate, None))
+    return positives + negatives[:most]
 
 
 def _annotated(question: Question | Example, text: str) -> list[tuple[int, int]]:

@@ -26,7 +26,8 @@ from readers.extractive.training.data import read_set
 from readers.manifest import Calibration
 from readers.protocols import Reader
 
-WEIGHTS_FILE, RANGES_FILE = "weights.int8.safetensors", "ranges.safetensors"
+WEIGHTS_FILE = "weights.int8.safetensors"
+RANGES_FILE = "ranges.safetensors"
 _PASSAGES = 2  # per question, to measure activation ranges on
 _KEPT = ("position_embeddings", "token_type_embeddings", "qa_outputs", "passage_head")
 _RETRIEVED = 5  # retrieved passages that are read for a question without gold ones
@@ -78,15 +79,13 @@ def _serving(
     """By set, held-out questions with what a retriever found for them and nothing else."""
     sets: dict[str, Sequence[Example]] = {}
     for part in (*config.train, *config.calibrate):
-        ids = {example.id for example in held_out.get(part.label, ())}
-        is_learnt = part in config.train
-        if is_learnt and not (ids and part.retrieved):
-            continue
         examples = []
-        for example in read_set(part, serving=True):
-            is_unseen = example.id in ids or not is_learnt
-            if example.candidates and is_unseen:
-                examples.append(example)
+        is_learnt = part in config.train
+        ids = {example.id for example in held_out.get(part.label, ())}
+        if not is_learnt or (ids and part.retrieved):
+            examples = [example for example in read_set(part, serving=True) if example.candidates]
+        if is_learnt:
+            examples = [example for example in examples if example.id in ids]
         if examples:
             sets[part.label] = draw(examples, config.calibration_questions, config, 5)
     return sets
@@ -176,18 +175,16 @@ def _has_embedded_words(weights: Mapping[str, torch.Tensor]) -> bool:
 def _describe(folder: Path, model: SpanModel, tokenizer: Any) -> None:
     encoder: Any = model.encoder
     config = json.loads(encoder.config.to_json_string(use_diff=True))
-    config["architectures"] = [
-        encoder.__class__.__name__.removesuffix("Model") + "ForQuestionAnswering"
-    ]
-    for key in ("_name_or_path", "dtype"):
-        config.pop(key, None)
-    atomic_write_json(folder / "config.json", config)
+    family = type(encoder).__name__.removesuffix("Model")
+    config["architectures"] = [f"{family}ForQuestionAnswering"]
     save_tokenizer(tokenizer, folder)
-    path = folder / "tokenizer_config.json"
-    described = read_json(path)
-    for key in ("is_local", "local_files_only"):  # how the tokenizer was opened here
-        described.pop(key, None)
-    atomic_write_json(path, described)
+    described = read_json(folder / "tokenizer_config.json")
+    # How model and tokenizer were opened here is nobody's business.
+    for stated in (config, described):
+        for key in ("_name_or_path", "dtype", "is_local", "local_files_only"):
+            stated.pop(key, None)
+    atomic_write_json(folder / "config.json", config)
+    atomic_write_json(folder / "tokenizer_config.json", described)
 
 
 def add_ranges(folder: Path, examples: Sequence[Example]) -> ReaderManifest:
