@@ -81,10 +81,8 @@ def _as_sentences(result: AnswerSet) -> tuple[Answer, ...]:
         if evidence.start is None:
             continue
         spans = sentence_spans(evidence.text)
-        place = spans[0]
-        for span in spans:
-            if span[0] <= evidence.start:
-                place = span
+        before = [span for span in spans if span[0] <= evidence.start]
+        place = before[-1] if before else spans[0]
         key = (evidence.passage_id, place[0])
         sentences.setdefault(key, _placed(answer, place))
         shares[key] = shares.get(key, 0.0) + answer.confidence
@@ -125,16 +123,15 @@ def list_around(text: str, start: int) -> tuple[int, int] | None:
     """
     lines = list(regex.finditer(r"[^\n]*\S[^\n]*", text))
     is_item = [_ITEM.match(line[0]) is not None for line in lines]
-    place = 0
-    while place < len(lines) and lines[place].end() <= start:
-        place += 1
+    place = sum(line.end() <= start for line in lines)
     if place < len(lines) and lines[place][0].rstrip().endswith(":") and not is_item[place]:
         place += 1
     first = place
-    while first > 0 and place < len(lines) and is_item[first - 1]:
+    while first > 0 and is_item[first - 1]:
         first -= 1
-    last = first
+    last = place
     while last < len(lines) and is_item[last]:
         last += 1
-    has_entries = last - first > 1 and last > place
-    return (lines[first].start(), lines[last - 1].end()) if has_entries else None
+    if last == place or last - first < 2:
+        return None
+    return lines[first].start(), lines[last - 1].end()

@@ -125,6 +125,19 @@ def tiny_reader(folder: Path, seed: int = 0) -> Path:
     return folder / "reader"
 
 
+TINY_TRAINING: dict[str, Any] = {
+    "question_tokens": 32,
+    "title_tokens": 8,
+    "learning_rate": 5e-3,
+    "precision": "fp32",
+    "threads": 1,
+    "freeze_word_embeddings": False,
+    "validation_questions": 24,
+    "calibration_questions": 24,
+}
+"""Settings of `ReaderTrainConfig` under which a tiny encoder learns `tiny_squad`."""
+
+
 def tiny_roberta(folder: Path, seed: int = 0) -> Path:
     """A folder with a random RoBERTa encoder and its tokenizer."""
     torch.manual_seed(seed)

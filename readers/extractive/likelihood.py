@@ -10,7 +10,7 @@ import torch
 from rag.core.arrays import Float32, Float64
 from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
-from readers.extractive.layout import Row, map_rows
+from readers.extractive.layout import map_rows
 from readers.extractive.model import Logits
 from readers.extractive.reader import ExtractiveReader
 from readers.protocols import PassageLists
@@ -47,41 +47,33 @@ def span_log_likelihood(
         spans.append(list(read.texts.located(number, places)))
     # Passages without an answer need no reading: their sum is empty.
     rows = [row for row in read.rows if spans[row.group]]
-    of_answers = np.full(len(rows), -np.inf)
-    of_starts = np.full(len(rows), -np.inf)
-    of_ends = np.full(len(rows), -np.inf)
+    logs = np.full((3, len(rows)), -np.inf)  # of the answers, of all starts and of all ends
 
     def enter(batch: list[int], _: torch.Tensor, text: torch.Tensor, logits: Logits) -> None:
         unseen = ~text
         unseen[:, 0] = False  # [CLS]
         start = logits.start.double().cpu()
         end = logits.end.double().cpu()
-        of_starts[batch] = start.masked_fill(unseen, float("-inf")).logsumexp(1).numpy()
-        of_ends[batch] = end.masked_fill(unseen, float("-inf")).logsumexp(1).numpy()
+        logs[1, batch] = start.masked_fill(unseen, float("-inf")).logsumexp(1).numpy()
+        logs[2, batch] = end.masked_fill(unseen, float("-inf")).logsumexp(1).numpy()
         for place, number in enumerate(batch):
             row = rows[number]
             answer = torch.tensor(spans[row.group]) + row.text_from - row.first_token  # (A, 2)
             # Those that this window of the passage has.
             answer = answer[(answer[:, 0] >= row.text_from) & (answer[:, 1] < row.text_to)]
-            of_answers[number] = (start[place, answer[:, 0]] + end[place, answer[:, 1]]).logsumexp(
-                0
-            )
+            scores = start[place, answer[:, 0]] + end[place, answer[:, 1]]
+            logs[0, number] = scores.logsumexp(0)
 
     map_rows(reader.model, reader.template, rows, enter, device=reader.device)
     # Windows of a passage share its softmax.
-    found, starts, ends = (
-        _summed(rows, values, len(read.pairs)) for values in (of_answers, of_starts, of_ends)
-    )
+    sums = np.full((3, len(read.pairs)), -np.inf)
+    groups = [row.group for row in rows]
+    for of_passages, of_rows in zip(sums, logs, strict=True):
+        np.logaddexp.at(of_passages, groups, of_rows)
+    likelihoods, starts, ends = sums
     is_read = np.isfinite(starts)
-    found[is_read] -= starts[is_read] + ends[is_read]
-    return np.split(found, np.cumsum(list(map(len, passages)))[:-1])
-
-
-def _summed(rows: Sequence[Row], values: Float64, count: int) -> Float64:
-    """(count,) log of the summed exponentials of the values of each passage's rows."""
-    sums = np.full(count, -np.inf)
-    np.logaddexp.at(sums, [row.group for row in rows], values)
-    return sums
+    likelihoods[is_read] -= starts[is_read] + ends[is_read]
+    return np.split(likelihoods, np.cumsum(list(map(len, passages)))[:-1])
 
 
 class ReaderRelevance:

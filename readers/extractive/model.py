@@ -148,13 +148,15 @@ class SpanModel(LogitsModel):
         encoder = load_backbone(model_folder(folder), train=True)
         transform = span_transform(encoder.config)
         if transform is not None:
-            _draw(transform.dense, seed + 3)
-        return cls(encoder, _drawn(encoder.config.hidden_size, 2, seed), transform=transform)
+            _drawn(transform.dense, seed + 3)
+        head = _drawn(nn.Linear(encoder.config.hidden_size, 2), seed)
+        return cls(encoder, head, transform=transform)
 
     def add_passage_head(self, seed: int) -> None:
         """Add a randomly initialised head for passages, "yes" and "no", if there is none."""
         if self.passage_head is None:
-            self.passage_head = _drawn(self.encoder.config.hidden_size, 3, seed + 1)
+            head = nn.Linear(self.encoder.config.hidden_size, 3)
+            self.passage_head = _drawn(head, seed + 1)
 
     def forward(self, ids: Tensor, mask: Tensor, token_types: Tensor) -> Logits:
         """Logits of R rows of L tokens."""
@@ -184,23 +186,17 @@ def load_question_answering(folder: Path, config: PreTrainedConfig) -> SpanModel
     from transformers import AutoModelForQuestionAnswering
 
     with loading(f"{folder}: no question answering model could be loaded", hint=_EXPECTED):
-        model, _ = load_network(
+        network, _ = load_network(
             AutoModelForQuestionAnswering,
             folder,
             config,
             attn_implementation=attention_for(config),
             dtype=torch.float32,
         )
+    model: Any = network
     if config.model_type == MODERNBERT:
         return SpanModel(model.model, model.classifier, transform=model.head).eval()
-    head = getattr(model, "qa_outputs", None)
-    encoder = getattr(model, model.base_model_prefix, None)
-    if not isinstance(head, nn.Linear) or head.out_features != 2 or encoder is None:
-        raise ArtifactError(
-            f"{folder}: {type(model).__name__} has no linear span head `qa_outputs`",
-            hint="use a BERT-like question answering checkpoint",
-        )
-    return SpanModel(encoder, head).eval()
+    return SpanModel(model.base_model, model.qa_outputs).eval()
 
 
 def span_transform(config: PreTrainedConfig) -> Any:
@@ -274,10 +270,9 @@ class SpanWeights:
         encoder = AutoModel.from_config(self.config, attn_implementation=attention_for(self.config))
         if getattr(encoder, "pooler", None) is not None:
             encoder.pooler = None
-        head = self.layer("qa_outputs") or nn.Linear(self.config.hidden_size, 2)
         model = SpanModel(
             encoder,
-            head,
+            nn.Linear(self.config.hidden_size, 2),
             transform=span_transform(self.config),
             passage_head=self.layer("passage_head"),
         )
@@ -288,17 +283,12 @@ class SpanWeights:
         return model.eval()
 
 
-def _drawn(inputs: int, outputs: int, seed: int) -> nn.Linear:
-    head = nn.Linear(inputs, outputs)
-    _draw(head, seed)
-    return head
-
-
-def _draw(layer: nn.Linear, seed: int) -> None:
-    """Give a layer random weights."""
+def _drawn(layer: nn.Linear, seed: int) -> nn.Linear:
+    """The layer, with random weights."""
     nn.init.normal_(layer.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
+    return layer
 
 
 class FastSpanModel(LogitsModel):

@@ -225,9 +225,9 @@ class LanguageModelReader(Reader):
 
     def _weighed(self, reading: Reading, other: AnswerSet | None) -> Reading:
         """The reading with its confidence, and with its agreement with another one."""
-        if reading.signs is None:
-            return reading
         signs = reading.signs
+        if signs is None:
+            return reading
         [best] = reading.answers.answers
         if other is not None and other.answers:
             signs = replace(signs, agreement=f1(best.text, [other.answers[0].text]))

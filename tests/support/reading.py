@@ -25,6 +25,16 @@ def read_lists(
     return reader.read(requests_of(questions, passages, scores), n_best)
 
 
+def read_one(
+    reader: Reader,
+    question: str,
+    passages: Sequence[Passage],
+    scores: Sequence[float] | None = None,
+    n_best: int = 5,
+) -> AnswerSet:
+    return reader.read([ReadRequest.of(question, passages, scores)], n_best)[0]
+
+
 def likelihoods_of(
     reader: Any,
     questions: Sequence[str],

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rag.core.arrays import Bool, Float64, Int64
+from rag.core.arrays import Bool, Float64
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.data.examples import Example
@@ -22,8 +22,7 @@ from readers.confidence import (
     fit_chance,
     likelihoods,
 )
-from readers.extractive.layout import RowScores
-from readers.extractive.ranking import PassageRows, QuestionRanker
+from readers.extractive.ranking import QuestionRanker
 from readers.extractive.reader import ExtractiveReader, retrieval_ranks
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.data import SPAN, answer_type, is_right
@@ -91,54 +90,54 @@ def tune(
     Raises:
         DataError: there are fewer than two questions.
     """
-    read = _read(reader, sets)
+    read = _Read(reader, sets)
     best = _most_right(read, reader.settings, "retrieval_weight", _WEIGHTS)
     best = _most_right(read, best, "table_weight", _TABLE_WEIGHTS)
     calibration, figures = fit_and_measure(_cases(read, best))
     return best, calibration, {**_exact_match(read, best), **figures}
 
 
-@dataclass(frozen=True, slots=True)
 class _Read:
-    """Q held-out questions, and what the network says of the R rows of all their passages.
+    """Q held-out questions, and what the network says of all their passages.
 
     Attributes:
         labels: (Q,) names of their sets.
         weights: (Q,) each question's share of all, all sets having the same.
-        numbers: for each question the numbers of its rows.
-        holds: (R,) whether the row's passage holds an answer.
-        ranks: (R,) how many of the question's passages rank before the row's.
     """
 
-    examples: Sequence[Example]
-    labels: Sequence[str]
-    weights: Float64
-    rows: PassageRows
-    scores: RowScores
-    numbers: Sequence[Int64]
-    holds: Bool
-    ranks: Int64
+    def __init__(self, reader: ExtractiveReader, sets: Mapping[str, Sequence[Example]]) -> None:
+        self.examples = list(chain.from_iterable(sets.values()))
+        sizes = np.array(list(map(len, sets.values())))
+        self.labels = np.repeat(list(sets), sizes)
+        self.weights = np.repeat(1.0 / (len(sets) * sizes), sizes)
+        passages = [example.passages for example in self.examples]
+        questions = [example.question for example in self.examples]
+        self._rows, self._scores = reader.score(questions, passages)
+        self._retrieval = [_search_scores(example) for example in self.examples]
+        self._ranks = retrieval_ranks(self._rows, self._retrieval)
+        owners = self._rows.owners
+        self._owners = owners[:, 0]
+        holds = [self.examples[n].candidates[passage].has_answer for n, passage in owners]
+        self._holds = np.array(holds, bool)
 
     def rank(
-        self, question: int, settings: ReaderSettings, *, emptied: bool, depth: int | None
+        self, number: int, settings: ReaderSettings, *, emptied: bool = False, depth: float = np.inf
     ) -> tuple[Ranked, bool]:
-        """The answers, and whether what was read holds one: from all passages, or from those without
-        an answer, or from the best.
+        """The answers to a question, and whether what was read holds one: from all passages, or
+        from those without an answer, or from the best.
         """
-        numbers = self.numbers[question]
+        is_read = (self._owners == number) & (self._ranks < depth)
         if emptied:
-            numbers = numbers[~self.holds[numbers]]
-        if depth is not None:
-            numbers = numbers[self.ranks[numbers] < depth]
-        scores = _search_scores(self.examples[question])
-        ranker = QuestionRanker(self.rows, question, scores, settings)
-        return ranker.rank(numbers, self.scores), bool(self.holds[numbers].any())
+            is_read &= ~self._holds
+        ranker = QuestionRanker(self._rows, number, self._retrieval[number], settings)
+        ranked = ranker.rank(np.flatnonzero(is_read), self._scores)
+        return ranked, bool(self._holds[is_read].any())
 
     def right(self, settings: ReaderSettings) -> Float64:
         """(Q,) 1 where the first answer from all passages is right, else 0."""
         right = np.zeros(len(self.examples))
         for number, example in enumerate(self.examples):
-            ranked, _ = self.rank(number, settings, emptied=False, depth=None)
+            ranked, _ = self.rank(number, settings)
             right[number] = bool(ranked.answers) and is_right(ranked.answers[0].text, example)
         return right
 
@@ -146,27 +145,6 @@ class _Read:
 def _search_scores(example: Example) -> list[float]:
     scores = [candidate.score for candidate in example.candidates]
     return [np.nan if score is None else score for score in scores]
-
-
-def _read(reader: ExtractiveReader, sets: Mapping[str, Sequence[Example]]) -> _Read:
-    """Read the passages of all questions."""
-    examples = list(chain.from_iterable(sets.values()))
-    sizes = list(map(len, sets.values()))
-    rows, scores = reader.score(
-        [example.question for example in examples], [example.passages for example in examples]
-    )
-    owners = rows.owners
-    holds = [examples[question].candidates[number].has_answer for question, number in owners]
-    return _Read(
-        examples,
-        np.repeat(list(sets), sizes).tolist(),
-        np.repeat(1.0 / (len(sets) * np.array(sizes)), sizes),
-        rows,
-        scores,
-        [np.flatnonzero(owners[:, 0] == question) for question in range(len(examples))],
-        np.array(holds, bool),
-        retrieval_ranks(rows, list(map(_search_scores, examples))),
-    )
 
 
 def _most_right(
@@ -186,14 +164,14 @@ def _cases(read: _Read, settings: ReaderSettings) -> list[Case]:
     depth.
     """
     cases = []
-    for emptied, depth in ((False, None), (True, None), *zip(repeat(False), _DEPTHS)):
+    for emptied, depth in ((False, np.inf), (True, np.inf), *zip(repeat(False), _DEPTHS)):
         for number, example in enumerate(read.examples):
             if emptied and number % _OF not in _EMPTIED:
                 continue
             ranked, holds = read.rank(number, settings, emptied=emptied, depth=depth)
             if ranked.answers:
-                label = read.labels[number]
-                cases.append(Case(ranked, example, number, label, emptied, holds, depth is None))
+                label = str(read.labels[number])
+                cases.append(Case(ranked, example, number, label, emptied, holds, depth == np.inf))
     return cases
 
 
@@ -203,10 +181,10 @@ def _exact_match(read: _Read, settings: ReaderSettings) -> dict[str, float]:
     """
     right = read.right(settings)
     figures = {"em": round(100 * float((read.weights * right).sum()), 2)}
-    names = list(dict.fromkeys(read.labels))
+    names = list(dict.fromkeys(read.labels.tolist()))
     if len(names) > 1:
         for name in names:
-            figures[f"em {name}"] = _percent(right[np.array(read.labels) == name])
+            figures[f"em {name}"] = _percent(right[read.labels == name])
     return figures
 
 

@@ -79,7 +79,16 @@ def build(config: ReaderTrainConfig, world: World) -> Method:
     watched = list(chain.from_iterable(held_out.values()))
     n_held_out = len(watched)
     watched = draw(watched, config.validation_questions, config, 4)
-    settings = _settings(config, position_limit(model.encoder.config.to_dict()))
+    # Before its ranking is tuned.
+    settings = ReaderSettings(
+        max_tokens=min(384, position_limit(model.encoder.config.to_dict())),
+        question_tokens=config.question_tokens,
+        title_tokens=config.title_tokens,
+        select=config.normalisation == "passage",
+        answer_types=config.answer_types,
+        table_spans=_TABLE_SPANS,
+        effort=config.effort,
+    )
 
     def evaluate() -> dict[str, float]:
         reader = ExtractiveReader(model, tokenizer, settings, device=world.device)
@@ -88,9 +97,7 @@ def build(config: ReaderTrainConfig, world: World) -> Method:
     def export(weights: Weights) -> dict[str, Any]:
         return finish(config, model, weights, tokenizer, held_out, settings, for_ranges)
 
-    def load_finished() -> ReaderManifest:
-        return load_manifest(ReaderManifest, config.out / "reader")
-
+    load_finished = partial(load_manifest, ReaderManifest, config.out / "reader")
     return Method(
         model,
         master,
@@ -105,19 +112,6 @@ def build(config: ReaderTrainConfig, world: World) -> Method:
             "held-out questions": n_held_out,
             "passages": len(rows.texts),
         },
-    )
-
-
-def _settings(config: ReaderTrainConfig, positions: int) -> ReaderSettings:
-    """Settings of the finished reader, before its ranking is tuned."""
-    return ReaderSettings(
-        max_tokens=min(384, positions),
-        question_tokens=config.question_tokens,
-        title_tokens=config.title_tokens,
-        select=config.normalisation == "passage",
-        answer_types=config.answer_types,
-        table_spans=_TABLE_SPANS,
-        effort=config.effort,
     )
 
 
@@ -151,13 +145,9 @@ def reader_loss(
     value = start.new_zeros(())
     labelled = batch.labelled
     if labelled.any():
+        places = (batch.allowed, batch.starts, batch.ends, batch.acceptable)
         loss = span_loss(
-            start[labelled],
-            end[labelled],
-            batch.allowed[labelled],
-            batch.starts[labelled],
-            batch.ends[labelled],
-            batch.acceptable[labelled],
+            *(tensor[labelled] for tensor in (start, end, *places)),
             has_answer=batch.has_answer[labelled],
             normalisation=config.normalisation,
         )

@@ -1,5 +1,6 @@
 """Training questions with answers and passages, and the batches of a run by number."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,20 +116,17 @@ class GeneratorBatches:
         self._settings = settings
         self._seq2seq = seq2seq
         self._examples = examples
-        # The number of the batch behind the last of each stage.
-        self._ends: list[int] = []
-        total = 0
-        for stage in config.stages:
-            total += max(1, round(stage.steps * config.epochs)) * config.accumulate
-            self._ends.append(total)
+        # The number of the first batch of each stage, and of the one behind the last.
+        steps = [max(1, round(stage.steps * config.epochs)) for stage in config.stages]
+        self._begins = (np.cumsum([0, *steps]) * config.accumulate).tolist()
 
     def __len__(self) -> int:
-        total = self._ends[-1]
+        total: int = self._begins[-1]
         return min(total, self._config.max_batches or total)
 
     def __getitem__(self, number: int) -> GeneratorBatch:
         config = self._config
-        stage_number = int(np.searchsorted(self._ends, number, side="right"))
+        stage_number = bisect_right(self._begins, number) - 1
         stage = config.stages[stage_number]
         draw = generator(config.seed, 3, number)
         questions = []
@@ -152,8 +150,7 @@ class GeneratorBatches:
         """
         size = self._config.stages[stage_number].batch_size
         total = len(self._examples)
-        stage_begin = self._ends[stage_number - 1] if stage_number else 0
-        begin = (number - stage_begin) * size
+        begin = (number - self._begins[stage_number]) * size
         first_epoch = begin // total
         orders = []
         for epoch in range(first_epoch, (begin + size - 1) // total + 1):

@@ -15,25 +15,25 @@ from rag.core.types import Passage
 from readers.generative.files import load_generator
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.open import open_reader
-from readers.protocols import MAX_PASSAGE_CHARS, MAX_QUESTION_CHARS
-from tests.support.reading import read_lists
+from readers.protocols import MAX_QUESTION_CHARS
+from tests.support.reading import read_one
 from tests.tiny_causal import causal_folder
 from tests.tiny_generator import tiny_generator
 from tests.tiny_reader import tiny_config, tiny_encoder, tiny_reader, tiny_tokenizer
 
 ADDRESSES = [
-    *(
-        (f"openai:{place}", "expected openai:BASE")
-        for place in ("", "localhost#m", "http://localhost/v1")
-    ),
-    *(
-        (f"openai:{place}/v1#m", "expected openai:BASE")
-        for place in ("http://localhost:abc", "http://[::1")
-    ),
-    ("openai:http://me:pw@h/v1#m", "user name or password"),
+    (f"openai:{place}", "expected openai:BASE")
+    for place in (
+        "",
+        "localhost#m",
+        "http://localhost/v1",
+        "http://localhost:abc/v1#m",
+        "http://[::1/v1#m",
+    )
 ]
+ADDRESSES.append(("openai:http://me:pw@h/v1#m", "user name or password"))
 OTHER = '{"kind": "generative", "name": "x", %s}'
-SHORT, BIG = Passage("1", "", "A tower."), Passage("big", "", "x" * (MAX_PASSAGE_CHARS + 1))
+SHORT = Passage("1", "", "A tower.")
 
 
 def generator(folder: Path, lost: str = "", added: int = 0, **changes: Any) -> None:
@@ -50,7 +50,7 @@ def generator(folder: Path, lost: str = "", added: int = 0, **changes: Any) -> N
 
 def language_model(folder: Path, settings: str = "") -> None:
     reader = open_reader(f"{causal_folder(folder, positions=64)}{settings}", precision="fp32")
-    read_lists(reader, ["where?"], [[SHORT]], [[1.0]])
+    read_one(reader, "where?", [SHORT])
 
 
 def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None:
@@ -86,15 +86,15 @@ OWN_CODE = {"auto_map": {"AutoModel": "someone/code--modeling.Model"}}
         (
             DataError,
             str(MAX_QUESTION_CHARS),
-            lambda r, _: read_lists(r, ["x" * 9999], [[SHORT]], [[1.0]]),
+            lambda r, _: read_one(r, "x" * 9999, [SHORT]),
         ),
-        (DataError, "blank", lambda r, _: read_lists(r, ["  "], [[SHORT]], [[1.0]])),
+        (DataError, "blank", lambda r, _: read_one(r, "  ", [SHORT])),
         (
             ConfigError,
             "1 passages but 2 scores",
-            lambda r, _: read_lists(r, ["a"], [[SHORT]], [[1.0, 2.0]]),
+            lambda r, _: read_one(r, "a", [SHORT], [1.0, 2.0]),
         ),
-        (ConfigError, "n_best", lambda r, _: read_lists(r, ["a"], [[SHORT]], [[1.0]], n_best=0)),
+        (ConfigError, "n_best", lambda r, _: read_one(r, "a", [SHORT], n_best=0)),
         (ConfigError, "colour", lambda _, folder: open_reader(tiny_reader(folder), colour=1)),
         (ConfigError, "leaves", lambda _, folder: open_reader(tiny_reader(folder), max_tokens=40)),
         (ConfigError, "effort", lambda _, folder: open_reader(tiny_reader(folder), effort="least")),

@@ -13,7 +13,7 @@ from rag.core.types import Answer, Passage
 from readers.extractive.model import SpanModel
 from readers.extractive.ranking import QuestionRanker
 from readers.extractive.reader import ExtractiveReader
-from tests.support.reading import read_lists
+from tests.support.reading import read_lists, read_one
 from tests.tiny_reader import SPECIAL, WORDS, tiny_tokenizer
 from tests.unit.readers.conftest import SMALL
 
@@ -63,7 +63,7 @@ def test_answers_begin_with_a_sign_where_tokens_begin_with_a_blank(
     names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
     same = ExtractiveReader(reader.model, fast, reader.settings)
-    [result] = read_lists(same, ["where?"], [[SHORT, OTHER]], [[2.0, 1.0]], n_best=40)
+    result = read_one(same, "where?", [SHORT, OTHER], [2.0, 1.0], n_best=40)
     assert len(result.answers) > 2
     for answer in result.answers:
         assert answer.text == answer.text.strip() != ""
@@ -105,7 +105,7 @@ def test_retrieval_weight_prefers_the_passage_ranked_first(reader: ExtractiveRea
     settings = reader.settings.replaced(retrieval_weight=1e4)
     heavy = ExtractiveReader(reader.model, reader.tokenizer, settings)
     for best, scores in ((SHORT, [1.0, 0.0]), (OTHER, [0.0, 1.0])):
-        [result] = read_lists(heavy, ["where?"], [[SHORT, OTHER]], [scores], n_best=1)
+        result = read_one(heavy, "where?", [SHORT, OTHER], scores, n_best=1)
         assert result.answers[0].evidence.passage_id == best.id
 
 
@@ -116,7 +116,7 @@ def test_yes_and_no_have_a_passage_but_no_place(encoder_folder: Path) -> None:
     with torch.no_grad():
         model.passage_head.bias.copy_(torch.tensor([0.0, -90.0, 50.0]))
     reader = ExtractiveReader(model, tiny_tokenizer(), SMALL.replaced(answer_types=True))
-    [result] = read_lists(reader, ["was it built?"], [[SHORT, OTHER]], [[1.0, 1.0]], n_best=20)
+    result = read_one(reader, "was it built?", [SHORT, OTHER], n_best=20)
     first, *others = result.answers
     assert (first.text, first.evidence.start, first.evidence.end) == ("no", None, None)
     words = reader.score(["was it built?"], [[SHORT, OTHER]])[1].words[:, 1]
@@ -124,5 +124,5 @@ def test_yes_and_no_have_a_passage_but_no_place(encoder_folder: Path) -> None:
     assert first.evidence.passage_id == [SHORT, OTHER][int(words.argmax())].id
     assert others[0].evidence.start is not None
     assert result.answers[-1].text == "yes"
-    [other] = read_lists(reader, ["when was it built?"], [[SHORT, OTHER]], [[1.0, 1.0]], n_best=20)
+    other = read_one(reader, "when was it built?", [SHORT, OTHER], n_best=20)
     assert all(answer.evidence.start is not None for answer in other.answers)

@@ -30,7 +30,7 @@ from readers.extractive.training.config import TrainingSet
 from readers.extractive.training.data import read_set
 from readers.extractive.training.finish import add_ranges, export_int8
 from readers.manifest import Calibration
-from tests.tiny_reader import tiny_squad, tiny_tokenizer
+from tests.tiny_reader import tiny_reader, tiny_squad, tiny_tokenizer
 
 
 def pick(*spans: tuple[int, int, int, str, float]) -> list[Span]:
@@ -150,27 +150,15 @@ def test_word_embeddings_that_are_installed_are_not_stored_again(
         assert torch.equal(parts.model.state_dict()[WORD_EMBEDDINGS], rounded(expected))
 
 
-def test_int8_inference_needs_ranges_which_are_checked(
-    tmp_path: Path, encoder_folder: Path
-) -> None:
-    model = SpanModel.from_encoder(encoder_folder, seed=1)
-    settings = ReaderSettings(max_tokens=64, question_tokens=24, title_tokens=8)
-    export_int8(
-        tmp_path,
-        model,
-        dict(model.state_dict()),
-        tiny_tokenizer(),
-        name="tiny",
-        settings=settings,
-        calibration=Calibration(),
-    )
+def test_int8_inference_needs_ranges_which_are_checked(tmp_path: Path) -> None:
+    folder = tiny_reader(tmp_path)
     with pytest.raises(ConfigError, match="no ranges"):
-        ExtractiveReader.load(tmp_path, precision="int8")
+        ExtractiveReader.load(folder, precision="int8")
     [first, *rest] = read_set(TrainingSet(questions=tiny_squad(tmp_path / "squad.json", 4, 0)))
-    assert add_ranges(tmp_path, [first, *rest])
+    assert add_ranges(folder, [first, *rest])
     if "int8" in precisions():
-        reader = ExtractiveReader.load(tmp_path, precision="int8")
-        exact = ExtractiveReader.load(tmp_path, precision="fp32")
+        reader = ExtractiveReader.load(folder, precision="int8")
+        exact = ExtractiveReader.load(folder, precision="fp32")
         texts = [example.candidates[0].passage for example in rest]
         together = reader.score([first.question], [texts])[1]
         expected = exact.score([first.question], [texts])[1]

@@ -9,8 +9,9 @@ from rag.data.table_text import table_rows
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.tables import TableMatch
 from readers.words import content_words
-from tests.support.reading import read_lists
+from tests.support.reading import read_one
 
+QUESTION = "how many meters is the bridge?"
 NAMED = "Team: Ajax; Points: 61; Coach: Ten Hag\nTeam: PSV; Points: 58; Coach: Schmidt"
 BARS = "Team | Points | Coach\nAjax | 61 | Ten Hag\nPSV | 58 | Schmidt"
 MARKED = "| Team | Points | Coach |\n| --- | --- | --- |\n| Ajax | 61 | Ten Hag |\n| PSV | 58 | Schmidt |"
@@ -52,9 +53,7 @@ def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
     reader, weighted = (
         ExtractiveReader(reader.model, reader.tokenizer, s) for s in (everything, heavy)
     )
-    question, passages = "how many meters is the bridge?", [[PROSE, TABLE]]
-    [plain] = read_lists(reader, [question], passages, [[1.0, 1.0]], n_best=200)
-    [result] = read_lists(weighted, [question], passages, [[1.0, 1.0]], n_best=200)
+    plain, result = (read_one(r, QUESTION, [PROSE, TABLE], n_best=200) for r in (reader, weighted))
     first = result.answers[0]
     assert (first.text, first.evidence.passage_id) == ("51", "t")
     assert plain.answers[0].text != "51"
@@ -65,17 +64,14 @@ def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
     ]
     for text, score in of_prose[1].items():
         assert score == pytest.approx(of_prose[0][text] - 50.0 * 3, abs=1e-3)
-    [without] = read_lists(weighted, [question], [[PROSE]], [[1.0]])
-    assert without == read_lists(reader, [question], [[PROSE]], [[1.0]])[0]
+    assert read_one(weighted, QUESTION, [PROSE]) == read_one(reader, QUESTION, [PROSE])
 
 
 def test_further_spans_count_in_cells_alone(reader: ExtractiveReader) -> None:
     def answers(passages: list[Passage], **changes: float) -> set[tuple[str, int]]:
         settings = reader.settings.replaced(spans_per_window=1, candidates=200, **changes)
         changed = ExtractiveReader(reader.model, reader.tokenizer, settings)
-        [result] = read_lists(
-            changed, ["how many meters is the bridge?"], [passages], [[1.0] * len(passages)], 200
-        )
+        result = read_one(changed, QUESTION, passages, n_best=200)
         return {(answer.text, answer.evidence.passage_id) for answer in result.answers}
 
     plain = answers([PROSE, TABLE])

@@ -9,7 +9,7 @@ import pytest
 from rag.core.types import AnswerSet, Passage
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import EFFORTS, Effort
-from tests.support.reading import read_lists
+from tests.support.reading import read_lists, read_one
 
 PASSAGES = [
     Passage(str(n), "Tower", f"the tower in city {n} is {300 + n} meters high, near river {n}")
@@ -67,5 +67,5 @@ def test_passages_without_text_do_not_end_the_reading(reader: ExtractiveReader) 
     settings = reader.settings.replaced(effort="normal")
     changed = ExtractiveReader(reader.model, reader.tokenizer, settings)
     passages = [Passage("e", "Tower", ""), PASSAGES[0]]
-    [result] = read_lists(changed, QUESTIONS[:1], [passages], [[2.0, 1.0]])
+    result = read_one(changed, QUESTIONS[0], passages, [2.0, 1.0])
     assert result.answers[0].evidence.passage_id == "0"

@@ -4,7 +4,6 @@ with.
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from readers.borders import find_span
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest, GeneratorSettings, encode_rows
 from readers.open import open_reader
-from tests.support.reading import likelihoods_of, read_lists
+from tests.support.reading import likelihoods_of, read_lists, read_one
 from tests.tiny_generator import KINDS, tiny_generator
 from tests.tiny_reader import tiny_tokenizer
 
@@ -70,23 +69,23 @@ def test_the_likelihood_of_an_answer_is_of_all_passages_together(folder: Path) -
 
 
 def test_no_answer_competes_by_its_likelihood(folder: Path) -> None:
-    inputs: tuple[Any, ...] = (["where?"], [PASSAGES], [SCORES])
+    inputs = ("where?", PASSAGES, SCORES)
     plain = GenerativeReader.load(folder, precision="fp32", answer_tokens=6)
-    [unaware] = read_lists(plain, *inputs)
+    unaware = read_one(plain, *inputs)
     assert unaware.no_answer_confidence == 0.0
     assert unaware.answers[0].confidence == pytest.approx(
         math.exp(unaware.answers[0].score), rel=1e-4
     )
     aware = GenerativeReader.load(folder, precision="fp32", answer_tokens=6, no_answer="the river")
-    [result] = read_lists(aware, *inputs)
-    [null] = likelihoods_of(aware, *inputs, ["the river"])
+    result = read_one(aware, *inputs)
+    [null] = likelihoods_of(aware, ["where?"], [PASSAGES], [SCORES], ["the river"])
     odds = math.exp(result.answers[0].score - null)
     assert result.answers[0].confidence / result.no_answer_confidence == pytest.approx(
         odds, rel=1e-3
     )
-    answer = read_lists(plain, *inputs)[0].answers[0].text
+    answer = unaware.answers[0].text
     silent = GenerativeReader.load(folder, precision="fp32", answer_tokens=6, no_answer=answer)
-    assert read_lists(silent, *inputs)[0].no_answer_confidence == 1.0
+    assert read_one(silent, *inputs).no_answer_confidence == 1.0
 
 
 def test_rows_follow_the_template_and_are_cut_at_their_end() -> None:

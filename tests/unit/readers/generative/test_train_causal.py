@@ -17,7 +17,7 @@ from rag.rounds.judges import open_judge
 from readers.generative.training.config import GeneratorTrainConfig
 from readers.generative.training.recipe import train_generator
 from readers.open import open_reader
-from tests.support.reading import read_lists
+from tests.support.reading import read_one
 from tests.tiny_causal import causal_folder, tiny_causal
 
 WORDS = ["tower", "river", "city", "bridge", "castle", "harbour", "forest", "year"]
@@ -78,8 +78,7 @@ def test_answers_become_likelier_and_the_folder_reads(tmp_path: Path, lora: int)
     )
     assert after / len(questions) > before / len(questions) + 1.0  # nats per token
     opened = open_reader(reader, precision="fp32")
-    [result] = read_lists(opened, [questions[0].question], [questions[0].passages], [[1.0]])
-    assert result.answers
+    assert read_one(opened, questions[0].question, questions[0].passages).answers
     names = AutoModelForCausalLM.from_pretrained(reader).state_dict()
     assert names.keys() == tiny_causal().state_dict().keys()  # no adapter is left
     assert "`AutoModelForCausalLM`" in (reader / "README.md").read_text()

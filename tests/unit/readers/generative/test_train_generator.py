@@ -12,6 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from rag.core.types import Passage
 from rag.training.distributed import World
+from rag.training.run_log import read_metrics
 from readers.extractive.model import SpanModel
 from readers.generative.model import Seq2Seq
 from readers.generative.training.config import GeneratorTrainConfig
@@ -19,7 +20,7 @@ from readers.generative.training.data import GeneratorBatch, best_ranked, usable
 from readers.generative.training.recipe import batch_loss, train_generator
 from readers.generative.warm_start import warm_start
 from readers.open import open_reader
-from tests.support.reading import read_lists
+from tests.support.reading import read_one
 from tests.tiny_generator import KINDS, tiny_seq2seq
 from tests.tiny_reader import WORDS, tiny_encoder, tiny_reader, tiny_tokenizer
 
@@ -46,7 +47,7 @@ def tiny_task(path: Path, questions: int, seed: int, first: int = 0) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     values: dict[str, Any] = {
         "train_files": [tiny_task(folder / "train.json", 600, 0)],
@@ -74,40 +75,33 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
         "question_tokens": 8,
     }
     train_generator(GeneratorTrainConfig(**values))
-    return folder, values
+    return folder
 
 
-def test_it_learns_to_read_and_to_say_nothing(run: tuple[Path, dict[str, Any]]) -> None:
-    folder, _ = run
-    records = [
-        json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()
-    ]
+def test_it_learns_to_read_and_to_say_nothing(run: Path) -> None:
+    records = read_metrics(run / "out" / "metrics.jsonl")
     losses = [record["loss"] for record in records if "loss" in record]
     assert losses[-1] < losses[0] / 2
-    figures = json.loads((folder / "out" / "figures.json").read_text())["figures"]
+    figures = json.loads((run / "out" / "figures.json").read_text())["figures"]
     assert figures["em"] >= 80.0
-    reader = open_reader(folder / "out" / "reader", precision="fp32")
+    reader = open_reader(run / "out" / "reader", precision="fp32")
     assert reader.settings.max_passages == 3  # type: ignore[attr-defined]
     texts = ["is in near of", "was 7 built has", "meters the year of"]
     passages = [Passage(str(number), "", text) for number, text in enumerate(texts)]
-    first, empty = read_lists(
-        reader, ["how many b c"] * 2, [passages, passages[::2]], [[1, 2, 3], [1, 2]]
-    )
+    first = read_one(reader, "how many b c", passages)
+    empty = read_one(reader, "how many b c", passages[::2])
     evidence = first.answers[0].evidence
     assert (first.answers[0].text, evidence.passage_id, evidence.start) == ("7", "1", 4)
     assert first.answers[0].confidence > first.no_answer_confidence
     assert empty.no_answer_confidence > first.no_answer_confidence
-    tokenizer = json.loads((folder / "out" / "reader" / "tokenizer.json").read_text())
+    tokenizer = json.loads((run / "out" / "reader" / "tokenizer.json").read_text())
     assert tokenizer["truncation"] is None, (
         "the length of the last rows was written into the tokenizer"
     )
 
 
-def test_the_folder_opens_in_transformers_and_says_the_same(
-    run: tuple[Path, dict[str, Any]],
-) -> None:
-    folder, _ = run
-    out = folder / "out" / "reader"
+def test_the_folder_opens_in_transformers_and_says_the_same(run: Path) -> None:
+    out = run / "out" / "reader"
     model, tokenizer = (
         AutoModelForSeq2SeqLM.from_pretrained(out),
         AutoTokenizer.from_pretrained(out),
@@ -121,9 +115,7 @@ def test_the_folder_opens_in_transformers_and_says_the_same(
             num_beams=1,
         )
     reader = open_reader(out, precision="fp32", beams=1)
-    [result] = read_lists(
-        reader, ["how many b c"], [[Passage("1", "", "was 7 built has")]], [[1.0]]
-    )
+    result = read_one(reader, "how many b c", [Passage("1", "", "was 7 built has")])
     assert tokenizer.decode(output[0], skip_special_tokens=True).strip() == result.answers[0].text
 
 

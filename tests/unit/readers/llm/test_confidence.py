@@ -20,6 +20,7 @@ from readers.open import open_reader
 from readers.protocols import ReadRequest
 from tests.chat_server import Server, chat
 from tests.pipeline_parts import LastWordsReader
+from tests.support.completing import MadeModel
 
 FITTED = (-1.0, 0.5, 0.0, 2.0, 1.0)
 
@@ -58,28 +59,6 @@ def test_half_a_character_is_a_token() -> None:
     assert answer_log_p(completion, [("ét", ())]) == -1.0
 
 
-class Model:
-    """Answers "yellow" or "blue" as the number in the question says, with a token of some
-    probability.
-    """
-
-    name, is_remote, takes_schemas = "made", False, False
-
-    def __init__(self, texts: Sequence[str], log_p: Sequence[float]) -> None:
-        self._texts = texts
-        self._log_p = log_p
-
-    def complete(
-        self, messages: Any, max_tokens: int, schema: Any = None, on_text: Any = None
-    ) -> Completion:
-        number = int(messages[-1]["content"].rsplit("Question: ", 1)[1])
-        text = self._texts[number]
-        return Completion(text, ((text.encode(), self._log_p[number]),))
-
-    def fits(self, messages: Any, max_tokens: int) -> bool:
-        return True
-
-
 class Colours:
     """Finds one passage that holds both colours."""
 
@@ -100,7 +79,12 @@ def test_the_fit_finds_the_rule_that_made_the_answers() -> None:
     right = draw.random(400) < 1 / (1 + np.exp(-(2.0 + 2.0 * log_p)))
     texts = np.where(right, "yellow", "blue").tolist()
     questions = [Question(str(n), str(n), ("yellow",)) for n in range(400)]
-    reader = LanguageModelReader(Model(texts, log_p.tolist()), LanguageModelSettings())
+
+    def reply(content: str) -> Completion:
+        number = int(content.rsplit("Question: ", 1)[1])
+        return Completion(texts[number], ((texts[number].encode(), float(log_p[number])),))
+
+    reader = LanguageModelReader(MadeModel(reply), LanguageModelSettings())
     tuning = tune_language_model(Colours(), reader, questions, EvaluationSettings())
     assert (tuning.n, tuning.unanswerable) == (400, 0)
     assert tuning.fitted[1] == pytest.approx(2.0, abs=0.5)

@@ -12,7 +12,7 @@ from rag.core.types import Passage
 from readers.open import open_reader, reader_kind
 from readers.protocols import ReadRequest
 from tests.chat_server import Server, chat, streamed
-from tests.support.reading import read_lists
+from tests.support.reading import read_lists, read_one
 
 PASSAGES = [
     Passage("p1", "Danube", "The Danube rises in the Black Forest."),
@@ -124,7 +124,7 @@ def test_a_server_is_held_to_a_schema_until_it_refuses_or_ignores_it(
     server.replies = [first, chat("Black Forest [2]")]
     reader = open_reader(server.source, retries=0)
     for _ in range(2):
-        [result] = read_lists(reader, ["Where does the Danube rise?"], [PASSAGES], [[0.1, 0.9]])
+        result = read_one(reader, "Where does the Danube rise?", PASSAGES, [0.1, 0.9])
         assert "Black Forest" in result.answers[0].text
     assert ["response_format" in body for body in server.requests] == words
     asks_for_line = "short line" in server.requests[-1]["messages"][0]["content"]
@@ -163,10 +163,7 @@ def test_a_key_is_never_shown_and_may_end_with_a_line_break(
     server.replies = [chat('{"answer": "the Black Forest", "passages": [1]}')]
     for key, header in (("sk-secret\n", "Bearer sk-secret"), ("", "Bearer none")):
         monkeypatch.setenv("RAG_READER_API_KEY", key)
-        reader = open_reader(server.source)
-        assert read_lists(reader, ["Where does the Danube rise?"], [PASSAGES], [[1.0, 0.5]])[
-            0
-        ].answers
+        assert ask(server.source)[0].answers
         assert server.keys[-1] == header
     monkeypatch.setenv("RAG_READER_API_KEY", "schlüssel")
     with pytest.raises(ConfigError, match="RAG_READER_API_KEY") as caught:

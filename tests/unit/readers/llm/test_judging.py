@@ -13,6 +13,7 @@ from readers.llm.prompt import Completion
 from readers.llm.reader import LanguageModelReader, LanguageModelSettings
 from readers.llm.reply import parse_reply
 from readers.protocols import ReadRequest, Verifier
+from tests.support.completing import MadeModel
 from tests.support.verifying import WordVerifier
 from tests.unit.rag.eval.conftest import QUESTIONS, ToySystem, evaluate
 
@@ -60,26 +61,10 @@ def test_a_verifier_knows_a_refutation_from_a_repetition() -> None:
     assert judged.support < 0.5
 
 
-class Model:
-    """Replies with the same words, whatever it is asked."""
-
-    name, is_remote, takes_schemas = "made", False, False
-
-    def __init__(self, reply: str) -> None:
-        self._reply = reply
-
-    def complete(
-        self, messages: Any, max_tokens: int, schema: Any = None, on_text: Any = None
-    ) -> Completion:
-        return Completion(self._reply)
-
-    def fits(self, messages: Any, max_tokens: int) -> bool:
-        return True
-
-
 def read(reply: str, **settings: Any) -> AnswerSet:
     changed = CITED.replaced(**settings)
-    reader = LanguageModelReader(Model(reply), changed, verifier=WordVerifier())
+    model = MadeModel(lambda _: Completion(reply))
+    reader = LanguageModelReader(model, changed, verifier=WordVerifier())
     [answers] = reader.read([ReadRequest.of("Where does it rise?", PASSAGES)])
     return answers
 
@@ -122,7 +107,8 @@ def test_a_reply_of_which_a_part_holds_is_an_answer(reply: str, certainty: str) 
 
 def test_evaluations_show_how_true_citations_are(tmp_path: Any) -> None:
     system = ToySystem()
-    system.reader = LanguageModelReader(Model(BOTH), CITED, verifier=WordVerifier())
+    model = MadeModel(lambda _: Completion(BOTH))
+    system.reader = LanguageModelReader(model, CITED, verifier=WordVerifier())
     settings = EvaluationSettings(ks=(1,), read=3)
     metrics = evaluate(system, QUESTIONS[:1], tmp_path, settings, source=QuestionSource("toy"))
     figures = metrics["figures"]

@@ -49,9 +49,10 @@ TWO_HOPS = [
 ]
 
 
-def write(path: Path, records: list[dict[str, Any]]) -> Path:
+def set_of(folder: Path, records: list[dict[str, Any]], **changes: Any) -> TrainingSet:
+    path = folder / "set.json"
     path.write_text(json.dumps(records))
-    return path
+    return TrainingSet(questions=path, **{"held_out": 0, **changes})
 
 
 def stage_of(**changes: Any) -> ReaderStage:
@@ -137,8 +138,7 @@ def test_a_step_is_the_same_every_time(batches: ReaderBatches) -> None:
 
 
 def test_yes_and_no_rest_on_the_gold_passages_without_a_span(tmp_path: Path) -> None:
-    path = write(tmp_path / "hops.json", TWO_HOPS)
-    questions = TrainingSet(questions=path, held_out=0, where={"split": "train"})
+    questions = set_of(tmp_path, TWO_HOPS, where={"split": "train"})
     batches = batches_of(tmp_path, questions, answer_types=True, spans="marginal")
     assert sorted(q.type for q in batches.examples.questions) == [SPAN, YES, NO]
     batch = batches[0]
@@ -166,7 +166,7 @@ def test_answers_alone_suffice_and_may_be_expressions(tmp_path: Path) -> None:
     records = [
         {"question": "how many meters?", "answers": [r"5\d"], "ctxs": ctxs, "answer_is_regex": True}
     ]
-    questions = TrainingSet(questions=write(tmp_path / "ctxs.json", records), held_out=0)
+    questions = set_of(tmp_path, records)
     batch = batches_of(tmp_path, questions, spans="marginal")[0]
     assert sorted(spans_of(batch, 0)) in (["57", "57"], ["57", "58"])
     assert batch.positive[0].tolist() == [True, False, False]
@@ -194,7 +194,7 @@ def test_questions_nothing_answers_are_left_out(
         {"question": "how many?", "answers": ["58"], "positive_ctxs": [gold]},
         {"question": "how long?", "answers": [gold["text"] + " is"], "positive_ctxs": [gold]},
     ]
-    questions = TrainingSet(questions=write(tmp_path / "q.json", records), held_out=0)
+    questions = set_of(tmp_path, records)
     loaded = load_examples([(questions, read_set(questions))], tiny_tokenizer())
     assert len(loaded) == 1
     assert "2 of 3 questions left out" in caplog.text
@@ -214,9 +214,7 @@ def test_answers_that_are_too_long_do_not_count(tmp_path: Path) -> None:
         },
         {"question": "when?", "answers": ["built in 1889 of the year"], "positive_ctxs": [gold]},
     ]
-    questions = TrainingSet(
-        questions=write(tmp_path / "q.json", records), held_out=0, max_answer_words=2
-    )
+    questions = set_of(tmp_path, records, max_answer_words=2)
     [example] = read_set(questions)
     assert example.answers == ("1889",)
     batch = batches_of(tmp_path, questions, spans="marginal")[0]
@@ -241,8 +239,7 @@ def document(start: int | None = TEXT.rindex("5"), **more: Any) -> dict[str, Any
 
 
 def test_the_annotated_place_decides_which_window_is_right(tmp_path: Path) -> None:
-    path = write(tmp_path / "set.json", [document()])
-    [example] = read_set(TrainingSet(questions=path, window_words=8, held_out=0))
+    [example] = read_set(set_of(tmp_path, [document()], window_words=8))
     # the first window has the same words in another place, and is left out; the second is longer,
     # not cut
     assert [(candidate.passage.text, candidate.role) for candidate in example.candidates] == [
@@ -252,20 +249,18 @@ def test_the_annotated_place_decides_which_window_is_right(tmp_path: Path) -> No
         ),  # has most of the question's words
         (". the bridge is old .", "hard_negative"),
     ]
-    path = write(tmp_path / "first.json", [document(TEXT.index("5"))])
-    [right] = read_set(TrainingSet(questions=path, window_words=7, held_out=0))[0].of_role(
-        "positive"
-    )
+    [example] = read_set(set_of(tmp_path, [document(TEXT.index("5"))], window_words=7))
+    [right] = example.of_role("positive")
     assert (
         right.passage.text == "the tower in the city has 5 meters"
     )  # a window does not cut the answer
 
 
 def test_questions_without_answers_teach_that_nothing_is_there(tmp_path: Path) -> None:
-    path = write(tmp_path / "set.json", [document(None, id=str(n)) for n in range(4)])
+    documents = [document(None, id=str(n)) for n in range(4)]
     with pytest.raises(DataError, match="no question with answers"):
-        read_set(TrainingSet(questions=path))
-    questions = TrainingSet(questions=path, unanswerable=True, window_words=7, held_out=0)
+        read_set(set_of(tmp_path, documents))
+    questions = set_of(tmp_path, documents, unanswerable=True, window_words=7)
     batch = batches_of(tmp_path, questions, stages=(stage_of(negatives=1, full_tokens=48),))[0]
     assert batch.has_answer.tolist() == [False] * 4
     assert not batch.positive.any()

@@ -2,7 +2,6 @@
 labels.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from scipy.special import log_softmax
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
+from rag.training.run_log import read_metrics
 from readers.extractive.files import load_span_model, start_model
 from readers.extractive.layout import pair_template, row_tensors, rows_of_pairs, tokenize_texts
 from readers.extractive.model import SpanModel
@@ -25,7 +25,14 @@ from readers.extractive.training.finish import export_int8, gold_scores
 from readers.extractive.training.losses import teacher_loss
 from readers.extractive.training.recipe import reader_loss, train_reader
 from readers.extractive.training.teacher import Teacher
-from tests.tiny_reader import PIECES, tiny_encoder, tiny_squad, tiny_tokenizer, word_pieces
+from tests.tiny_reader import (
+    PIECES,
+    TINY_TRAINING,
+    tiny_encoder,
+    tiny_squad,
+    tiny_tokenizer,
+    word_pieces,
+)
 
 STAGE = {
     "epochs": 16,
@@ -118,17 +125,11 @@ def test_a_student_learns_from_questions_without_labels_what_its_teacher_says(
     results = tmp_path / "results.json"
     questions = tiny_squad(tmp_path / "train.json", 24, 0, results)
     values: dict[str, Any] = {
+        **TINY_TRAINING,
         "train": [{"questions": questions, "retrieved": results, "held_out": 0}],
         "out": tmp_path / "teacher",
         "stages": [STAGE],
         "encoder": str(tiny_encoder(tmp_path / "encoder")),
-        "question_tokens": 64,
-        "title_tokens": 8,
-        "learning_rate": 5e-3,
-        "precision": "fp32",
-        "freeze_word_embeddings": False,
-        "threads": 1,
-        "validation_questions": 24,
         "selection_weight": 0.1,
     }
     values["teacher"] = str(train_reader(ReaderTrainConfig(**values)))
@@ -138,9 +139,7 @@ def test_a_student_learns_from_questions_without_labels_what_its_teacher_says(
     student = ExtractiveReader.load(train_reader(config))
     examples = read_set(TrainingSet(questions=tiny_squad(tmp_path / "unseen.json", 12, 1)))
     assert gold_scores(student, examples)["em"] >= 80.0
-    losses = [
-        json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
-    ]
+    losses = read_metrics(tmp_path / "out" / "metrics.jsonl")
     assert losses[-1]["teacher_loss"] < losses[0]["teacher_loss"] / 2
     assert losses[0]["answer_loss"] == 0.0
 

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from rag.core.types import Passage
+from rag.training.run_log import read_metrics
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.training.config import ReaderStage, ReaderTrainConfig, TrainingSet
+from readers.extractive.training.config import ReaderTrainConfig
 from readers.extractive.training.recipe import train_reader
-from tests.support.reading import read_lists
-from tests.tiny_reader import tiny_encoder, tiny_squad
+from tests.support.reading import read_one
+from tests.tiny_reader import TINY_TRAINING, tiny_encoder, tiny_squad
 
+QUESTION = "how many meters has the tower 1 1?"
 PASSAGES = [
     Passage("1", "River", "the river is near the city."),
     Passage("2", "Tower", "the tower is 57 high."),
@@ -22,94 +24,69 @@ PASSAGES = [
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     results = folder / "results.json"
     train = tiny_squad(folder / "train.json", 24, 0, results)
-    first = ReaderStage(epochs=16, max_tokens=96, full_tokens=96, tokens_per_batch=1024)
-    second = ReaderStage(
-        epochs=8,
-        negatives=1,
-        no_answer_fraction=0.2,
-        max_tokens=96,
-        full_tokens=96,
-        tokens_per_batch=1024,
-    )
+    stage = {"max_tokens": 96, "full_tokens": 96, "tokens_per_batch": 1024}
     values: dict[str, Any] = {
+        **TINY_TRAINING,
         "train": [{"questions": train, "retrieved": results, "held_out": 0.25, "name": "towers"}],
         "out": folder / "out",
         "encoder": str(tiny_encoder(folder / "encoder")),
-        "stages": (first, second),
-        "validation_questions": 24,
-        "calibration_questions": 24,
-        "question_tokens": 32,
-        "title_tokens": 8,
-        "learning_rate": 5e-3,
-        "precision": "fp32",
-        "freeze_word_embeddings": False,
-        "threads": 1,
+        "stages": [
+            {**stage, "epochs": 16},
+            {**stage, "epochs": 8, "negatives": 1, "no_answer_fraction": 0.2},
+        ],
         "validate_every_steps": 1000,
         "answer_types": True,
         "selection_weight": 0.1,
     }
     train_reader(ReaderTrainConfig(**values))
-    return folder, values
+    return folder
 
 
-def test_loss_falls_and_exact_match_rises(run: tuple[Path, dict[str, Any]]) -> None:
-    folder, _ = run
-    records = [
-        json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()
-    ]
+def test_loss_falls_and_exact_match_rises(run: Path) -> None:
+    records = read_metrics(run / "out" / "metrics.jsonl")
     losses = [record["loss"] for record in records if "loss" in record]
     assert losses[-1] < losses[0] / 2
-    figures = json.loads((folder / "out" / "figures.json").read_text())["figures"]
+    figures = json.loads((run / "out" / "figures.json").read_text())["figures"]
     assert figures["gold passages, held-out towers"]["em"] >= 80.0
     assert figures["retrieved, held-out"]["em"] >= 80.0
 
 
-def test_the_finished_reader_is_whole(run: tuple[Path, dict[str, Any]]) -> None:
-    folder, _ = run
-    out = folder / "out" / "reader"
+def test_the_finished_reader_is_whole(run: Path) -> None:
+    out = run / "out" / "reader"
     names = {path.name for path in out.iterdir()}
     assert {"reader.json", "weights.int8.safetensors", "ranges.safetensors", "README.md"} <= names
     card = (out / "README.md").read_text()
     assert "rag train reader" in card
     assert "CC BY-SA 4.0" in card
-    assert str(folder) not in card
+    assert str(run) not in card
     reader = ExtractiveReader.load(out)
     assert reader.calibration.questions > 24
     assert (reader.settings.question_tokens, reader.settings.title_tokens) == (32, 8)
-    [result] = read_lists(reader, ["how many meters has the tower 1 1?"], [PASSAGES], [[1.0, 1.0]])
+    result = read_one(reader, QUESTION, PASSAGES)
     assert (result.answers[0].text, result.answers[0].evidence.passage_id) == ("57", "2")
-    [nothing] = read_lists(reader, ["how many meters has the tower 1 1?"], [PASSAGES[:1]], [[1.0]])
+    nothing = read_one(reader, QUESTION, PASSAGES[:1])
     assert nothing.no_answer_confidence > result.no_answer_confidence
 
 
 def test_dpr_s_objective_learns_from_answers_alone(tmp_path: Path) -> None:
     results = tmp_path / "results.json"
     tiny_squad(tmp_path / "train.json", 16, 0, results)  # its results have no gold passage
-    stage = ReaderStage(
-        epochs=10, negatives=2, max_tokens=96, full_tokens=96, tokens_per_batch=1024
-    )
+    stage = {"epochs": 10, "negatives": 2, "max_tokens": 96, "full_tokens": 96}
     config = ReaderTrainConfig(
-        train=(TrainingSet(questions=results, held_out=0.2),),
+        **TINY_TRAINING,
+        train=[{"questions": results, "held_out": 0.2}],
         out=tmp_path / "out",
         encoder=str(tiny_encoder(tmp_path / "encoder")),
-        stages=(stage,),
+        stages=[{**stage, "tokens_per_batch": 1024}],
         spans="marginal",
         normalisation="passage",
         selection_weight=0.5,
-        question_tokens=32,
-        title_tokens=8,
-        learning_rate=5e-3,
-        precision="fp32",
-        threads=1,
-        freeze_word_embeddings=False,
-        validation_questions=24,
-        calibration_questions=24,
     )
     reader = ExtractiveReader.load(train_reader(config))
     assert reader.settings.select
-    [result] = read_lists(reader, ["how many meters has the tower 1 1?"], [PASSAGES], [[1.0, 1.0]])
+    result = read_one(reader, QUESTION, PASSAGES)
     assert (result.answers[0].text, result.answers[0].evidence.passage_id) == ("57", "2")
