@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,8 @@ from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, as_unicode
 from rag.data.documents.read import convert_files, file_id
-from rag.data.files.fields import DocumentFields
+from rag.data.files.fields import DocumentFields, NoTextError
 from rag.data.files.named import is_named, named_documents
-from rag.data.files.question_sets import squad_paragraphs
 from rag.data.files.rows import read_rows
 from rag.data.files.sources import Source, find_sources
 from rag.data.formats import DOCUMENTS
@@ -92,8 +91,9 @@ def read_sources(
     for is_file, group in itertools.groupby(sources, key=_is_file):
         if is_file:
             yield from _read_files(list(group), options, report, seen, is_stored)
-        else:
-            yield from _read_records(group, options, report, seen)
+            continue
+        for source in group:
+            yield from _read_records(source, options, report, seen)
     report.check(options.max_bad_share, at_end=True)
     # Each by itself: whoever watches files is told of it once.
     for line in first_lines(report.problems):
@@ -108,33 +108,44 @@ def _is_file(source: Source) -> bool:
 
 
 def _read_records(
-    sources: Iterable[Source], options: CorpusOptions, report: ReadReport, seen: set[str]
+    source: Source, options: CorpusOptions, report: ReadReport, seen: set[str]
 ) -> Iterator[tuple[Source, Document]]:
-    for source in sources:
-        n_before = report.total
-        fields = DocumentFields(options, source.name)
-        if is_named(source.path):
-            rows = named_documents(source.path)
-        else:
-            rows = read_rows(source.path, fields.columns, format=source.format)
-        for place, number, row in rows:
-            paragraphs = squad_paragraphs(row)
-            for record in [row] if paragraphs is None else paragraphs:
-                document = fields.document(record, number)
-                if isinstance(document, Document):
-                    fault = fault_of(document, seen)
-                    if fault is None:
-                        report.total += 1
-                        yield source, document
-                        continue
-                    document = fault
+    n_before = report.total
+    fields = DocumentFields(options, source.name)
+    try:
+        for place, document in _documents_of(source, fields, seen):
+            if isinstance(document, Document):
+                report.total += 1
+                yield source, document
+            else:
                 report.add_bad(place, document)
                 report.check(options.max_bad_share, at_end=False)
-        fields.check()
-        if fields.layout and fields.layout not in report.notes:
-            report.notes.append(fields.layout)
-        if report.total == n_before:
-            report.add_bad(source.path, BadRecord("no records in it"))
+    except NoTextError as error:
+        if not source.is_in_folder:
+            raise
+        reason = error.message.removeprefix(f"{source.name}: ")
+        record = BadRecord("no corpus", f"{reason}; name the field of the texts with --text-field")
+        report.add_bad(source.path, record, is_file=True)
+        return
+    fields.check()
+    if fields.layout and fields.layout not in report.notes:
+        report.notes.append(fields.layout)
+    if report.total == n_before:
+        report.add_bad(source.path, BadRecord("no records in it"), is_file=source.is_in_folder)
+
+
+def _documents_of(
+    source: Source, fields: DocumentFields, seen: set[str]
+) -> Iterator[tuple[str, Document | BadRecord]]:
+    """The documents of a source of records, or why they cannot be used, with their places."""
+    if is_named(source.path):
+        rows = named_documents(source.path)
+    else:
+        rows = read_rows(source.path, fields.columns, format=source.format)
+    for place, number, row in rows:
+        for document in fields.documents(row, number):
+            fault = fault_of(document, seen) if isinstance(document, Document) else None
+            yield place, fault or document
 
 
 def _read_files(

@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from rag.core.errors import DataError
 from rag.core.types import Question
+from rag.data.files.fields import squad_paragraphs
 from rag.data.files.named import Grades, is_named, named_questions
-from rag.data.files.question_sets import question_of, squad_paragraphs, table_columns
+from rag.data.files.question_sets import question_of, table_columns
 from rag.data.files.rows import read_rows, refuse_bad
 from rag.data.formats import find_in_folder
 from rag.data.records import PlacedRecord, rows_of

@@ -5,6 +5,7 @@ question.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
+from urllib.parse import unquote
 
 from rag.core.errors import DataError
 from rag.core.types import Passage
@@ -22,6 +23,10 @@ _PASSAGE_ID_FIELDS = ("passage_id", "psg_id", "id", "docid")
 _SENTENCE_MARKERS = ("sentences", "charoffset", "text_with_links")
 _KILT_PREFIX = re.compile(r"^(?:Section::::|BULLET::::)")
 _MAX_SHOWN_NAMES = 12
+
+
+class NoTextError(DataError):
+    """The records of a source have no field that is known to hold their text: it is no corpus."""
 
 
 class DocumentFields:
@@ -64,11 +69,17 @@ class DocumentFields:
         self.layout = f"no header: the columns are {', '.join(columns)}"
         return columns
 
+    def documents(self, record: object, position: int) -> list[Document | BadRecord]:
+        """The documents of a record: one, or the paragraphs of an article of SQuAD."""
+        paragraphs = squad_paragraphs(record)
+        rows = [record] if paragraphs is None else paragraphs
+        return [self.document(row, position) for row in rows]
+
     def document(self, record: object, position: int) -> Document | BadRecord:
         """Make one document; `position` is its line or record number. A bad record stays one.
 
         Raises:
-            DataError: the first mapping has no text, or not the requested fields.
+            NoTextError: the first mapping has no text, or not the requested fields.
         """
         if isinstance(record, BadRecord):
             return record
@@ -115,7 +126,7 @@ class DocumentFields:
         self._first_names = listed_names(names)
         for name in self._named:
             if name not in names:
-                raise DataError(
+                raise NoTextError(
                     f"{self._name}: there is no field {name!r}; the fields are {self._first_names}"
                 )
         used = {*self._metadata, GROUPS_FIELD}
@@ -131,7 +142,7 @@ class DocumentFields:
             elif role == "id":
                 self._has_ids = False
             elif role == "text":
-                raise DataError(
+                raise NoTextError(
                     f"{self._name}: no field is known to hold the text; the fields are "
                     f"{self._first_names}",
                     hint="name it: --text-field NAME (in Python text_field), also --title-field and "
@@ -226,3 +237,33 @@ def listed_names(names: Iterable[str]) -> str:
 
 def _is_strings(value: object) -> TypeGuard[Sequence[str]]:
     return is_list(value) and all(isinstance(item, str) for item in value)
+
+
+def title_of_address(title: str) -> str:
+    """The title of a Wikipedia article by the last part of its address."""
+    return unquote(title).replace("_", " ")
+
+
+def squad_paragraphs(record: object) -> list[dict[str, Any]] | None:
+    """The paragraphs of an article of SQuAD; None if the record is none.
+
+    Returns:
+        `id` as in a corpus (the article's title and a number), `title`, `context` (None if it has
+        none), and `qas`.
+    """
+    if not isinstance(record, Mapping) or not isinstance(record.get("paragraphs"), list):
+        return None
+    title = str(record.get("title", ""))
+    rows = []
+    for number, item in enumerate(record["paragraphs"]):
+        if not isinstance(item, Mapping) or not ("qas" in item or "context" in item):
+            return None
+        rows.append(
+            {
+                "id": f"{title}-{number}",
+                "title": title_of_address(title),
+                "context": item.get("context"),
+                "qas": item.get("qas") or (),
+            }
+        )
+    return rows

@@ -10,11 +10,16 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-from urllib.parse import unquote
 
 from rag.core.errors import DataError
 from rag.core.types import AnswerProfile, GoldPassage, Passage, Question
-from rag.data.files.fields import first_of, join_sentences, listed_names, passage_of
+from rag.data.files.fields import (
+    first_of,
+    join_sentences,
+    listed_names,
+    passage_of,
+    title_of_address,
+)
 from rag.data.files.rows import TableRow
 from rag.data.metadata import is_list
 from rag.data.records import BadRecord, fault_of_question
@@ -280,7 +285,7 @@ def _of_squad(question: Question, rest: dict[str, Any], stated_answers: object) 
         labels = rows_of_columns(stated_answers)
     if isinstance(stated_answers, Mapping):
         # A copy on a hub, which does not say what is impossible.
-        title = _title_of_address(title)
+        title = title_of_address(title)
         if not labels:
             rest["is_impossible"] = True
     starts = [
@@ -292,10 +297,6 @@ def _of_squad(question: Question, rest: dict[str, Any], stated_answers: object) 
         starts = []
     gold = (GoldPassage(Passage("", title, context)),) if context.strip() else ()
     return replace(question, gold=gold, answer_starts=tuple(starts))
-
-
-def _title_of_address(title: str) -> str:
-    return unquote(title).replace("_", " ")
 
 
 def _of_hotpot(question: Question, rest: dict[str, Any]) -> Question:
@@ -414,29 +415,3 @@ def table_columns(row: list[str], path: str) -> list[str] | None:
         hint="begin the table with a line that calls the column of the questions 'question', that of the "
         "answers 'answers' and that of ids 'id'; without it: question and ['answer', …], or id and question",
     )
-
-
-def squad_paragraphs(record: object) -> list[dict[str, Any]] | None:
-    """The paragraphs of an article of SQuAD; None if the record is none.
-
-    Returns:
-        `id` as in a corpus (the article's title and a number), `title`, `context` (None if it has
-        none), and `qas`.
-    """
-    paragraphs = record.get("paragraphs") if isinstance(record, Mapping) else None
-    if not isinstance(record, Mapping) or not isinstance(paragraphs, list):
-        return None
-    title = str(record.get("title", ""))
-    rows = []
-    for number, item in enumerate(paragraphs):
-        if not isinstance(item, Mapping) or not ("qas" in item or "context" in item):
-            return None
-        rows.append(
-            {
-                "id": f"{title}-{number}",
-                "title": _title_of_address(title),
-                "context": item.get("context"),
-                "qas": item.get("qas") or (),
-            }
-        )
-    return rows

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -31,6 +31,8 @@ from rag.data.records import BadRecord, CorpusOptions, ReadReport
 
 # Records in a folder of data, but a table or a document among documents.
 _ALSO_DOCUMENTS = ("csv", "tsv", "json")
+# The formats that are read of a folder of records, or of documents.
+_ACCEPTED = {"records": RECORD_FORMATS, DOCUMENTS: (DOCUMENTS, *_ALSO_DOCUMENTS)}
 _ABOUT_DATA = (
     "readme",
     "license",
@@ -62,12 +64,14 @@ class Source:
             several share a name.
         groups: who may read it, as the nearest file `.rights` says: in its folder, or in one above
             within the folder that was given; None: nothing is said.
+        is_in_folder: whether it was found in a folder, not given by itself.
     """
 
     path: str
     format: str
     name: str
     groups: Groups | None = None
+    is_in_folder: bool = False
 
 
 def find_sources(
@@ -133,10 +137,9 @@ def _labels(paths: Sequence[str]) -> dict[str, str]:
     counts = Counter(full.name for full in set(absolute.values()))
     labels = {}
     for path, full in absolute.items():
-        is_shared = counts[full.name] > 1
-        labels[path] = (
-            full.relative_to(os.path.commonpath(folders)).as_posix() if is_shared else full.name
-        )
+        labels[path] = full.name
+        if counts[full.name] > 1:
+            labels[path] = full.relative_to(os.path.commonpath(folders)).as_posix()
     return labels
 
 
@@ -191,13 +194,8 @@ class _Folder:
         self._folder = folder
         self._report = report
         self._is_excluded = _excluder(folder, exclude)
-        self._left_out: dict[str, list[str]] = {
-            "excluded": [],
-            "hidden or generated": [],
-            "links to files that are read": [],
-            "links that lead nowhere": [],
-            "linked folders": [],
-        }
+        # Names by the reason why they are left out.
+        self._left_out: defaultdict[str, list[str]] = defaultdict(list)
 
     def sources(self, format: str, prefix: str, *, has_text_field: bool) -> list[Source]:
         """The sources, whose names begin with `prefix`.
@@ -212,18 +210,13 @@ class _Folder:
         kind = format
         if format == "auto":
             kind = "records" if self._holds_records(formats, has_text_field) else DOCUMENTS
-        accepted: tuple[str, ...] = (kind,)
-        if kind == DOCUMENTS:
-            accepted = (DOCUMENTS, *_ALSO_DOCUMENTS)
-        elif kind == "records":
-            accepted = RECORD_FORMATS
         sources = []
         for name, found in sorted(formats.items()):
-            path = str(self._folder / name)
-            if found in accepted:
+            path = self._folder / name
+            if found in _ACCEPTED.get(kind, (kind,)):
                 read_as = DOCUMENTS if kind == DOCUMENTS else found
-                stated = self._groups_of(self._folder / name)
-                sources.append(Source(path, read_as, prefix + name, stated))
+                stated = self._groups_of(path)
+                sources.append(Source(str(path), read_as, prefix + name, stated, is_in_folder=True))
                 continue
             reason = found
             if found in CORPUS_FORMATS:
@@ -253,7 +246,7 @@ class _Folder:
         for name, format in formats.items():
             if format == DOCUMENTS and PurePath(name).stem.lower() not in _ABOUT_DATA:
                 return False
-        if has_text_field or any(formats[name] not in ("csv", "tsv") for name in records):
+        if has_text_field or any(formats[name] not in _ALSO_DOCUMENTS for name in records):
             return bool(records)
         return any(_has_texts(self._folder / name) for name in records)
 
@@ -274,19 +267,16 @@ class _Folder:
                 continue
             read.add(target)
             format = _format_of(path, is_alone=False)
-            if format is None:
-                format = "of no known format"
-                if _is_archive(path.name):
-                    format = "archives are not unpacked"
+            if format is None and _is_archive(path.name):
+                format = "archives are not unpacked"
             # A link out of the folder may lead to files that nobody wants indexed.
             elif format == DOCUMENTS and path.is_symlink() and not target.is_relative_to(root):
                 format = "a link that leads out of the folder"
-            formats[name] = format
-        for reason, names in self._left_out.items():
-            if names:
-                self._report.ignored.append(
-                    f"{self._folder}: {reason}: {len(names):,} ({listed_names(names)})"
-                )
+            formats[name] = format or "of no known format"
+        for reason, names in sorted(self._left_out.items()):
+            self._report.ignored.append(
+                f"{self._folder}: {reason}: {len(names):,} ({listed_names(names)})"
+            )
         return formats
 
     def _walk(self) -> list[Path]:
@@ -329,12 +319,12 @@ class _Folder:
         return ""
 
 
-def _has_texts(table: Path) -> bool:
-    """Whether a column of a table is known to hold texts."""
-    fields = DocumentFields(CorpusOptions(), table.name)
+def _has_texts(file: Path) -> bool:
+    """Whether a field of a file's first record is known to hold texts."""
+    fields = DocumentFields(CorpusOptions(), file.name)
     try:
-        for _, number, row in read_rows(str(table), fields.columns):
-            fields.document(row, number)
+        for _, number, row in read_rows(str(file), fields.columns):
+            fields.documents(row, number)
             break
     except DataError:
         return False

@@ -177,11 +177,48 @@ def test_a_folder_of_tables_without_a_column_of_texts_is_one_of_documents(tmp_pa
     (tmp_path / "people.tsv").unlink()
     records = read_documents(tmp_path, options=CorpusOptions(text_field="room"))
     assert [d.text for d in records] == ["37"]
-    with pytest.raises(DataError, match="no field is known") as refused:
-        list(read_documents(tmp_path / "rooms.csv"))
-    assert "--format documents" in str(refused.value.hint)
     [document] = read_documents(tmp_path / "rooms.csv", format="documents")
     assert document.text == "week: 2; room: 37"
+
+
+FILES = {
+    "rows.jsonl": '{"id": "1", "text": "One."}\n',
+    "list.json": '[{"id": "2", "text": "Two."}]',
+    "rooms.csv": "week,room\n2,37\n",
+    "package.json": '{"name": "x"}',
+    "settings.json": '{\n  "name": [1]\n}\n',
+    "log.jsonl": '{"level": "info"}\n',
+}
+
+
+@pytest.mark.parametrize(
+    ("names", "read", "left_out"),
+    [
+        ("package.json README.md", ["README.md", "package.json"], []),
+        ("package.json rooms.csv", ["package.json", "rooms.csv"], []),
+        ("package.json rows.jsonl", ["1"], ["no corpus"]),
+        ("package.json list.json", ["2"], ["no corpus"]),
+        ("list.json settings.json", ["2"], ["no records in it"]),
+        ("list.json log.jsonl rooms.csv rows.jsonl", ["2", "1"], ["no corpus"] * 2),
+    ],
+)
+def test_a_file_of_records_without_texts_is_named_and_left_out(
+    tmp_path: Path, names: str, read: list[str], left_out: list[str]
+) -> None:
+    for name in names.split():
+        (tmp_path / name).write_text(FILES.get(name, "Text."))
+    report = ReadReport()
+    assert [document.id for document in read_documents(tmp_path, report=report)] == read
+    assert list(report.reasons.elements()) == left_out
+    assert report.unread == len(left_out)
+
+
+@pytest.mark.parametrize("name", ["package.json", "log.jsonl", "rooms.csv"])
+def test_a_file_without_texts_that_is_given_by_itself_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(FILES[name])
+    with pytest.raises(DataError, match="no field is known") as refused:
+        list(read_documents(tmp_path / name))
+    assert "--text-field" in refused.value.hint
 
 
 def test_rows_of_a_csv_with_other_lengths_get_a_note(tmp_path: Path) -> None:
@@ -218,9 +255,9 @@ def test_links_lead_to_documents_within_the_folder_alone(tmp_path: Path) -> None
     assert read == ["a.md"]
     assert report.ignored == [
         f"{tmp_path}/docs: hidden or generated: 2 (.env, .git)",
-        f"{tmp_path}/docs: links to files that are read: 1 (again.md)",
-        f"{tmp_path}/docs: links that lead nowhere: 1 (gone.md)",
         f"{tmp_path}/docs: linked folders: 1 (folder)",
+        f"{tmp_path}/docs: links that lead nowhere: 1 (gone.md)",
+        f"{tmp_path}/docs: links to files that are read: 1 (again.md)",
         f"{tmp_path}/docs/data.zip (archives are not unpacked)",
         f"{tmp_path}/docs/other.md (a link that leads out of the folder)",
     ]
