@@ -30,18 +30,14 @@ _SKIPPED = {
     "audio",
     "video",
     "button",
-    "input",
     "select",
     "textarea",
     "option",
-    "head",
     "title",
-    "img",
     "map",
     "dialog",
     "rp",
     "rt",
-    "!doctype",
 }
 _NAVIGATION_TAGS = ("nav", "footer", "aside", "menu")
 _NAVIGATION_ROLES = (
@@ -67,8 +63,6 @@ _BLOCKS = {
     "section",
     "article",
     "main",
-    "body",
-    "html",
     "blockquote",
     "figure",
     "figcaption",
@@ -89,7 +83,6 @@ _BLOCKS = {
     "table",
     "ul",
     "ol",
-    "menu",
     "dl",
     *_HEADINGS,
 }
@@ -238,7 +231,7 @@ class _Walk:
                 self.pieces.append(Piece("code", code))
         elif tag == "table":
             self._table(node)
-        elif tag in ("ul", "ol", "menu"):
+        elif tag in ("ul", "ol"):
             self._list(node)
         elif tag == "dl":
             self._definitions(node)

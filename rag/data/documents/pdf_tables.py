@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise, product
+from itertools import chain, pairwise
 from statistics import median, median_low
 from typing import NamedTuple
 
@@ -113,29 +113,28 @@ def _ruled_tables(
 ) -> Iterator[PageTable]:
     if len(horizontal) + len(vertical) > _MAX_RULES:
         return
-    while horizontal:
-        rows, columns = _crossing(max(horizontal), horizontal, vertical)
-        horizontal -= rows
-        table = _between(words, rows, columns) if columns else None
+    for rows, columns in _connected(horizontal, vertical):
+        table = _between(words, rows, columns)
         if table is not None:
             yield table
 
 
-def _crossing(
-    first: Rule, horizontal: set[Rule], vertical: set[Rule]
-) -> tuple[set[Rule], set[Rule]]:
-    """All lines that are connected with a horizontal one, which is among them."""
-    rows = {first}
-    columns = set[Rule]()
-    waiting = [(first, vertical, columns)]
-    while waiting:
-        rule, others, found = waiting.pop()
-        for other in others - found:
-            if rule.covers(other.at) and other.covers(rule.at):
-                found.add(other)
-                crossed = (horizontal, rows) if found is columns else (vertical, columns)
-                waiting.append((other, *crossed))
-    return rows, columns
+def _connected(horizontal: set[Rule], vertical: set[Rule]) -> list[tuple[set[Rule], set[Rule]]]:
+    """The horizontal and the vertical lines of each group that crossings connect."""
+    groups: list[tuple[set[Rule], set[Rule]]] = []
+    for column in vertical:
+        columns = {column}
+        rows = {row for row in horizontal if column.covers(row.at) and row.covers(column.at)}
+        apart = []
+        for group in groups:
+            if rows.isdisjoint(group[0]):
+                apart.append(group)
+            else:
+                rows |= group[0]
+                columns |= group[1]
+        if rows:
+            groups = [*apart, (rows, columns)]
+    return groups
 
 
 def _between(words: Sequence[Word], horizontal: set[Rule], vertical: set[Rule]) -> PageTable | None:
@@ -173,25 +172,19 @@ def _cells_between(
     lefts: Sequence[float], tops: Sequence[float], horizontal: set[Rule], vertical: set[Rule]
 ) -> list[list[Cell]]:
     """A cell for each place between ruled lines, the same where no line parts them."""
-    n_rows = len(tops) - 1
-    n_columns = len(lefts) - 1
-    cells: dict[tuple[int, int], Cell] = {}
-    for row, column in product(range(n_rows), range(n_columns)):
-        if (row, column) in cells:
-            continue
-        height = -(tops[row] + tops[row + 1]) / 2
-        middle = (lefts[column] + lefts[column + 1]) / 2
-        right = column + 1
-        while right < n_columns and not _is_ruled(vertical, lefts[right], height):
-            right += 1
-        below = row + 1
-        while below < n_rows and not _is_ruled(horizontal, -tops[below], middle):
-            below += 1
-        cell = Cell(row_span=below - row, column_span=right - column)
-        cells.update(dict.fromkeys(product(range(row, below), range(column, right)), cell))
     grid: list[list[Cell]] = []
-    for row in range(n_rows):
-        grid.append([cells[row, column] for column in range(n_columns)])
+    for top, bottom in pairwise(tops):
+        cells: list[Cell] = []
+        for left, right in pairwise(lefts):
+            if grid and not _is_ruled(horizontal, -top, (left + right) / 2):
+                cells.append(grid[-1][len(cells)])
+            elif cells and not _is_ruled(vertical, left, -(top + bottom) / 2):
+                cells.append(cells[-1])
+            else:
+                cells.append(Cell())
+        for cell, n_columns in Counter(cells).items():
+            cell.column_span = n_columns
+        grid.append(cells)
     return grid
 
 
@@ -214,18 +207,8 @@ def _is_ruled(rules: Iterable[Rule], at: float, place: float) -> bool:
     return any(abs(rule.at - at) <= _TOLERANCE and rule.covers(place) for rule in rules)
 
 
-class _Segment(NamedTuple):
-    """Words of a row without a gap between them."""
-
-    words: tuple[Word, ...]
-    left: float
-    right: float
-
-    @property
-    def text(self) -> str:
-        return " ".join(word.text for word in self.words)
-
-
+# Words of a row without a gap between them.
+_Segment = list[Word]
 _Row = list[_Segment]
 _Extent = tuple[float, float]
 
@@ -253,31 +236,24 @@ def _rows(words: Sequence[Word]) -> list[_Row]:
 
 
 def _segments(row: Iterable[Word]) -> _Row:
-    first, *others = sorted(row, key=lambda word: word.left)
-    segments = [_Segment((first,), first.left, first.right)]
-    for word in others:
-        words, left, right = segments[-1]
-        if word.left - right > _MIN_GAP * word.size:
-            segments.append(_Segment((word,), word.left, word.right))
-        else:
-            segments[-1] = _Segment((*words, word), left, word.right)
+    segments: _Row = []
+    for word in sorted(row, key=lambda word: word.left):
+        if not segments or word.left - segments[-1][-1].right > _MIN_GAP * word.size:
+            segments.append([])
+        segments[-1].append(word)
     return segments
 
 
 def _goes_on(upper: _Row, lower: _Row) -> bool:
     """Whether two rows may be of the same table: near, and both of short texts."""
-    smaller, larger = sorted([upper[0].words[0].size, lower[0].words[0].size])
+    smaller, larger = sorted([upper[0][0].size, lower[0][0].size])
     is_near = _step(upper, lower) <= _MAX_STEP * smaller
     is_alike = larger < smaller + _SIZES_DIFFER
     return is_near and is_alike and _is_short(upper) and _is_short(lower)
 
 
 def _is_short(row: _Row) -> bool:
-    return _n_words(row) <= _MAX_WORDS * max(len(row), 2)
-
-
-def _n_words(segments: Iterable[_Segment]) -> int:
-    return sum(len(segment.words) for segment in segments)
+    return sum(map(len, row)) <= _MAX_WORDS * max(len(row), 2)
 
 
 def _of_run(run: list[_Row]) -> PageTable | None:
@@ -288,7 +264,7 @@ def _of_run(run: list[_Row]) -> PageTable | None:
     if n_columns < _MIN_COLUMNS or len(full) < _MIN_ROWS:
         return None
     columns = list(zip(*full, strict=True))
-    if not all(map(_is_aligned, columns)) or _n_words(columns[0]) > _MAX_WORDS * len(full):
+    if not all(map(_is_aligned, columns)) or sum(map(len, columns[0])) > _MAX_WORDS * len(full):
         return None
     extents = list(map(_extent, columns))
     if any(left[1] >= right[0] for left, right in pairwise(extents)):
@@ -308,15 +284,15 @@ def _of_run(run: list[_Row]) -> PageTable | None:
     if len(grid) < _MIN_ROWS or sum(map(size, grid)) < _MIN_FILLED * n_columns * len(grid):
         return None
     _repeat_labels(grid)
-    words = chain.from_iterable(segment.words for segment in chain.from_iterable(rows))
+    words = chain.from_iterable(chain.from_iterable(rows))
     return PageTable(frozenset(words), grid)
 
 
-def _is_aligned(segments: Sequence[_Segment]) -> bool:
+def _is_aligned(segments: Iterable[_Segment]) -> bool:
     """Whether most of them begin, end or have their middle at about the same place."""
-    _, lefts, rights = zip(*segments, strict=True)
-    middles = [(left + right) / 2 for left, right in zip(lefts, rights, strict=True)]
-    for places in (lefts, rights, middles):
+    edges = [(segment[0].left, segment[-1].right) for segment in segments]
+    middles = [sum(pair) / 2 for pair in edges]
+    for places in (*zip(*edges, strict=True), middles):
         usual = median_low(places)
         n_near = sum(abs(place - usual) <= _TOLERANCE for place in places)
         if n_near > _MIN_ALIGNED * len(places):
@@ -326,12 +302,12 @@ def _is_aligned(segments: Sequence[_Segment]) -> bool:
 
 def _extent(segments: Iterable[_Segment]) -> _Extent:
     """From where to where they reach."""
-    _, lefts, rights = zip(*segments, strict=True)
-    return min(lefts), max(rights)
+    words = list(chain.from_iterable(segments))
+    return min(word.left for word in words), max(word.right for word in words)
 
 
 def _step(upper: _Row, lower: _Row) -> float:
-    return upper[0].words[0].middle - lower[0].words[0].middle
+    return upper[0][0].middle - lower[0][0].middle
 
 
 def _within(run: list[_Row], label_end: float, small_step: float) -> list[_Row]:
@@ -353,7 +329,7 @@ def _within(run: list[_Row], label_end: float, small_step: float) -> list[_Row]:
 
 def _is_beside(row: _Row, label_end: float) -> bool:
     """Whether a row has nothing in the column of labels."""
-    return row[0].left > label_end
+    return row[0][0].left > label_end
 
 
 def _cells(row: _Row, extents: Sequence[_Extent]) -> list[Cell]:
@@ -361,14 +337,15 @@ def _cells(row: _Row, extents: Sequence[_Extent]) -> list[Cell]:
     cells = [Cell() for _ in extents]
     between = [(left[1] + right[0]) / 2 for left, right in pairwise(extents)]
     for segment in row:
+        begin = segment[0].left
+        end = segment[-1].right
         crossed: list[int] = []
         for number, (left, right) in enumerate(extents):
-            if segment.left < right and segment.right > left:
+            if begin < right and end > left:
                 crossed.append(number)
-        nearest = bisect_right(between, (segment.left + segment.right) / 2)
-        first, *others = crossed or [nearest]
+        first, *others = crossed or [bisect_right(between, (begin + end) / 2)]
         cell = cells[first]
-        _append(cell, segment.text)
+        _append(cell, " ".join(word.text for word in segment))
         for column in others:
             cell.column_span += 1
             cells[column] = cell

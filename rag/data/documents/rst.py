@@ -56,17 +56,6 @@ _SINCE = {
     "versionchanged": "Changed in version",
     "deprecated": "Deprecated since",
 }
-_ADMONITIONS = (
-    "note",
-    "warning",
-    "tip",
-    "hint",
-    "important",
-    "attention",
-    "caution",
-    "danger",
-    "error",
-)
 _HIDDEN = (
     "comment",
     "substitution_definition",
@@ -89,12 +78,9 @@ _SETTINGS = {
     "raw_enabled": False,
     "_disable_config": True,
     "doctitle_xform": False,
-    "smart_quotes": False,
     "line_length_limit": 10_000_000,
     "output_encoding": "unicode",
     "embed_stylesheet": False,
-    "stylesheet_path": "",
-    "stylesheet": "",
     "math_output": "LaTeX",
     "syntax_highlight": "none",
 }
@@ -201,7 +187,7 @@ def _replacement(node: Any) -> list[Any] | None:
     name = node.tagname
     if name in _HIDDEN:
         return []
-    if name in _ADMONITIONS:
+    if isinstance(node, nodes.Admonition) and name != "admonition":
         return _led(f"{name.capitalize()}: ", node.children)
     if name in ("footnote", "citation"):
         label, *body = node.children or [nodes.label()]

@@ -42,11 +42,8 @@ class DocumentFields:
 
     def __init__(self, options: CorpusOptions, name: str) -> None:
         named = {"id": options.id_field, "title": options.title_field, "text": options.text_field}
-        self._named = [field for field in named.values() if field]
-        self._fields_of = dict(_USUAL_FIELDS)
-        for role, field in named.items():
-            if field:
-                self._fields_of[role] = (field,)
+        self._named = {role: (field,) for role, field in named.items() if field}
+        self._fields_of = {**_USUAL_FIELDS, **self._named}
         self._metadata = options.metadata
         self._absent_metadata = set(options.metadata)
         self._name = name
@@ -124,7 +121,7 @@ class DocumentFields:
     def _choose_fields(self, names: Sequence[str]) -> None:
         """Decide which fields become id, title and text, and say so in `layout`."""
         self._first_names = listed_names(names)
-        for name in self._named:
+        for [name] in self._named.values():
             if name not in names:
                 raise NoTextError(
                     f"{self._name}: there is no field {name!r}; the fields are {self._first_names}"
