@@ -33,33 +33,11 @@ def write(path: Path, data: bytes | str) -> Path:
     return path
 
 
-def read_table(path: Path, data: str | bytes, **options: Any) -> tuple[list[Document], str]:
-    """The documents of a file with this content, and what the report says of the fields."""
-    report = ReadReport()
-    result = list(
-        read_documents(write(path, data), options=CorpusOptions(**options), report=report)
-    )
-    return result, "\n".join(report.notes)
-
-
-@pytest.mark.parametrize(
-    ("suffix", "compress"),
-    [
-        (".gz", gzip.compress),
-        (".bz2", bz2.compress),
-        (".xz", lzma.compress),
-        (".zst", zstandard.compress),
-        ("", gzip.compress),
-        (".gz", bytes),
-    ],
-)
-def test_compression_is_found_by_the_first_bytes(
-    tmp_path: Path, suffix: str, compress: Any
-) -> None:
-    assert (
-        list(read_documents([write(tmp_path / f"c.jsonl{suffix}", compress(jsonl(RECORDS)))]))
-        == EXPECTED
-    )
+def read(path: Path, data: bytes | str | None = None, **options: Any) -> list[Document]:
+    """The documents of a file, which gets this content, if any."""
+    if data is not None:
+        write(path, data)
+    return list(read_documents(path, options=CorpusOptions(**options)))
 
 
 _KILT = ["A\n", "One.\n", "Section::::History.\n", "BULLET::::- x\n"]
@@ -86,86 +64,114 @@ _KILT = ["A\n", "One.\n", "Section::::History.\n", "BULLET::::- x\n"]
     ],
 )
 def test_usual_and_named_fields(tmp_path: Path, record: Any, options: Any, expected: Any) -> None:
-    documents = read_documents(
-        write(tmp_path / "c.jsonl", jsonl([record])), options=CorpusOptions(**options)
-    )
-    assert list(documents) == [Document(*expected)]
+    assert read(tmp_path / "c.jsonl", jsonl([record]), **options) == [Document(*expected)]
+
+
+_DPR = (
+    'id\ttext\ttitle\r\n1\t"Aaron said ""yes"" and left"\tAaron\r\n'
+    '2\tplain text\t"A ""quoted"" title"\r\n3\t"two\nlines"\tT\r\n'
+)
+_SQUAD = """{"version": "1.1", "data": [{"title": "Nikola_Tesla", "paragraphs": [
+    {"context": "P0", "qas": []}, {"context": "P1", "qas": []}]}]}"""
+_MARK = b"\xef\xbb\xbf"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "expected"),
+    [
+        ("c.jsonl.gz", gzip.compress(jsonl(RECORDS)), EXPECTED),
+        ("c.jsonl.bz2", bz2.compress(jsonl(RECORDS)), EXPECTED),
+        ("c.jsonl.xz", lzma.compress(jsonl(RECORDS)), EXPECTED),
+        ("c.jsonl.zst", zstandard.compress(jsonl(RECORDS)), EXPECTED),
+        ("c.jsonl", gzip.compress(jsonl(RECORDS)), EXPECTED),
+        ("c.jsonl.gz", jsonl(RECORDS), EXPECTED),
+        ("corpus", jsonl(RECORDS), EXPECTED),
+        ("a.json", json.dumps(RECORDS, indent=1), EXPECTED),
+        ("b.json", jsonl(RECORDS), EXPECTED),
+        ("c.jsonl", _MARK + jsonl(RECORDS).replace(b"\n", b"\r\n"), EXPECTED),
+        ("c", _MARK + jsonl(RECORDS).replace(b"\n", b"\r\n\r\n"), EXPECTED),
+        ("c.json", _MARK + json.dumps(RECORDS).encode(), EXPECTED),
+        ("d.json", '{"id": "1", "text": "x"}', [Document("1", "", "x")]),
+        (
+            "squad.json",
+            _SQUAD,
+            [
+                Document("Nikola_Tesla-0", "Nikola Tesla", "P0"),
+                Document("Nikola_Tesla-1", "Nikola Tesla", "P1"),
+            ],
+        ),
+        (
+            "psgs_w100.tsv",
+            _DPR,
+            [
+                Document("1", "Aaron", 'Aaron said "yes" and left'),
+                Document("2", 'A "quoted" title', "plain text"),
+                Document("3", "T", "two\nlines"),
+            ],
+        ),
+    ],
+)
+def test_the_format_is_found_by_the_first_bytes_and_the_name(
+    tmp_path: Path, name: str, data: bytes | str, expected: list[Document]
+) -> None:
+    assert read(tmp_path / name, data) == expected
+
+
+def test_a_format_can_be_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "corpus.dat", jsonl(RECORDS))
+    assert list(read_documents(path, format="jsonl")) == EXPECTED
+    with pytest.raises(ConfigError, match="unknown corpus format 'xml'"):
+        read_documents(path, format="xml")
+
+
+def test_a_bad_line_changes_the_id_of_no_other(tmp_path: Path) -> None:
+    lines = '{"text": "a"}\n{broken\n\n{"text": "d"}\n'
+    ids = [document.id for document in read(tmp_path / "c.jsonl", lines, max_bad_share=1.0)]
+    assert ids == ["c.jsonl:1", "c.jsonl:4"]
 
 
 def test_hotpot_abstracts_beside_a_readme(tmp_path: Path) -> None:
-    record = {
-        "id": "12",
-        "title": "T",
-        "text": ["One.", " Two."],
-        "text_with_links": [],
-        "charoffset": [],
-    }
+    record = {"id": "12", "title": "T", "text": ["One.", " Two."], "text_with_links": []}
     write(tmp_path / "AA" / "wiki_00.bz2", bz2.compress(jsonl([record])))
     write(tmp_path / "README.md", "not a document")
     report = ReadReport()
     assert list(read_documents([tmp_path], report=report)) == [Document("12", "T", "One. Two.")]
     (unread,) = report.ignored
-    assert unread.startswith(
-        f"{tmp_path}/README.md (documents, in a folder of records: index it on its own"
-    )
+    assert unread.startswith(f"{tmp_path}/README.md (documents, in a folder of records: index it")
 
 
-def test_json_lists_objects_and_squad(tmp_path: Path) -> None:
-    assert (
-        list(read_documents(write(tmp_path / "a.json", json.dumps(RECORDS, indent=1)))) == EXPECTED
-    )
-    assert list(read_documents(write(tmp_path / "b.json", jsonl(RECORDS)))) == EXPECTED
-    paragraphs = [{"context": "P0", "qas": []}, {"context": "P1", "qas": []}]
-    squad = {"version": "1.1", "data": [{"title": "Nikola_Tesla", "paragraphs": paragraphs}]}
-    assert list(read_documents(write(tmp_path / "d.json", json.dumps(squad)))) == [
-        Document("Nikola_Tesla-0", "Nikola Tesla", "P0"),
-        Document("Nikola_Tesla-1", "Nikola Tesla", "P1"),
-    ]
-    assert [
-        d.text for d in read_documents(write(tmp_path / "e.json", '{"id": "1", "text": "x"}'))
-    ] == ["x"]
-    without_ids = b'{"text": "a"}\n{broken\n\n{"text": "d"}\n'
-    lines = write(tmp_path / "c.jsonl", without_ids)
-    assert [d.id for d in read_documents(lines, options=ANY_SHARE)] == ["c.jsonl:1", "c.jsonl:4"]
+_OSLO = 'id{0}title{0}text{0}year\r\n7{0}Oslo{0}"Oslo, a city."{0}1\r\n'
+_OSLO_LAYOUT = "id from id, title from title, text from text; ignored: year"
+_QUOTES = ['"Plan A" was chosen over "Plan B"', '"Hello, he said and left', 'so "they" say"']
 
 
-def test_dpr_table_with_quotes(tmp_path: Path) -> None:
-    table = (
-        'id\ttext\ttitle\r\n1\t"Aaron said ""yes"" and left"\tAaron\r\n'
-        '2\tplain text\t"A ""quoted"" title"\r\n3\t"two\nlines"\tT\r\n'
-    )
-    assert list(read_documents(write(tmp_path / "psgs_w100.tsv", table))) == [
-        Document("1", "Aaron", 'Aaron said "yes" and left'),
-        Document("2", 'A "quoted" title', "plain text"),
-        Document("3", "T", "two\nlines"),
-    ]
-
-
-@pytest.mark.parametrize("mark", [",", ";", "\t"])
-def test_the_delimiter_is_found_and_ignored_columns_are_named(tmp_path: Path, mark: str) -> None:
-    table = f'id{mark}title{mark}text{mark}year\r\n7{mark}Oslo{mark}"Oslo, a city."{mark}1\r\n'
-    expected = [Document("7", "Oslo", "Oslo, a city.")]
-    layout = "id from id, title from title, text from text; ignored: year"
-    assert read_table(tmp_path / "a.csv", table) == (expected, layout)
-    assert read_table(tmp_path / "b.csv", b"\xef\xbb\xbf" + table.encode()) == (expected, layout)
-
-
-def test_fields_of_metadata_that_are_used_are_not_called_ignored(tmp_path: Path) -> None:
-    file = tmp_path / "a.jsonl"
-    file.write_text(json.dumps({"id": "1", "text": "a", "metadata": {"year": 2020}, "other": 1}))
+@pytest.mark.parametrize(
+    ("name", "data", "texts", "layout"),
+    [
+        *(("a.csv", _OSLO.format(mark), ["Oslo, a city."], _OSLO_LAYOUT) for mark in ",;\t"),
+        ("a.csv", _MARK + _OSLO.format(",").encode(), ["Oslo, a city."], _OSLO_LAYOUT),
+        (
+            "collection.tsv",
+            "".join(f"{n}\t{text}\n" for n, text in enumerate(_QUOTES)),
+            _QUOTES,
+            "no header: the columns are id, text",
+        ),
+        (
+            "a.jsonl",
+            jsonl([{"id": "1", "text": "a", "metadata": {"year": 2020}, "other": 1}]),
+            ["a"],
+            "id from id, text from text, metadata from year; ignored: other",
+        ),
+    ],
+)
+def test_the_report_says_which_fields_are_used(
+    tmp_path: Path, name: str, data: bytes | str, texts: list[str], layout: str
+) -> None:
     report = ReadReport()
-    [document] = read_documents(file, options=CorpusOptions(metadata=["year"]), report=report)
-    assert document.metadata == (("year", 2020),)
-    assert "metadata from year; ignored: other" in " ".join(map(str, report.notes))
-
-
-def test_a_table_without_header_says_so_and_keeps_its_quotes(tmp_path: Path) -> None:
-    texts = ['"Plan A" was chosen over "Plan B"', '"Hello, he said and left', 'so "they" say"']
-    result, layout = read_table(
-        tmp_path / "collection.tsv", "".join(f"{n}\t{t}\n" for n, t in enumerate(texts))
-    )
-    assert [document.text for document in result] == texts
-    assert layout == "no header: the columns are id, text"
+    options = CorpusOptions(metadata=["year"] * ("other" in layout))
+    documents = read_documents(write(tmp_path / name, data), options=options, report=report)
+    assert [document.text for document in documents] == texts
+    assert report.notes == [layout]
 
 
 _SQUEEZED = [
@@ -227,15 +233,12 @@ def test_a_field_that_is_not_there_is_refused_with_those_that_are(
 ) -> None:
     rows = [{"id": str(n), "title": "T", "body": f"text {n}"} for n in range(3)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    write(
-        tmp_path / "a.csv",
-        "id,title,body\n" + "".join(",".join(row.values()) + "\n" for row in rows),
-    )
+    write(tmp_path / "a.csv", "id,title,body\n0,T,text 0\n1,T,text 1\n2,T,text 2\n")
     write(tmp_path / "a.jsonl", jsonl(rows))
     for path in sorted(tmp_path.iterdir()):
         with pytest.raises(DataError, match=r"no field 'Bodyy'; the fields are id, title, body"):
-            list(read_documents(path, options=CorpusOptions(**{field: "Bodyy"})))
-        assert len(list(read_documents(path, options=CorpusOptions(text_field="body")))) == 3
+            read(path, **{field: "Bodyy"})
+        assert len(read(path, text_field="body")) == 3
 
 
 def test_parquet(tmp_path: Path) -> None:
@@ -243,15 +246,13 @@ def test_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "c.parquet", row_group_size=2)
     assert list(read_documents([tmp_path])) == EXPECTED
     pq.write_table(pa.table({"text": ["a", None, "c"]}), tmp_path / "d.parquet")
-    documents = list(read_documents(tmp_path / "d.parquet", options=ANY_SHARE))
+    documents = read(tmp_path / "d.parquet", max_bad_share=1.0)
     assert [d.id for d in documents] == ["d.parquet:1", "d.parquet:3"]
 
 
 def test_beir_folder(tmp_path: Path) -> None:
-    write(
-        tmp_path / "corpus.jsonl", jsonl([{"_id": "a", "title": "T", "text": "x", "metadata": {}}])
-    )
-    write(tmp_path / "queries.jsonl", jsonl([{"_id": "q", "text": "question"}]))
+    write(tmp_path / "corpus.jsonl", '{"_id": "a", "title": "T", "text": "x", "metadata": {}}')
+    write(tmp_path / "queries.jsonl", '{"_id": "q", "text": "question"}')
     write(tmp_path / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore\nq\ta\t1\n")
     assert list(read_documents(tmp_path)) == [Document("a", "T", "x")]
     with pytest.raises(DataError, match="no file of format 'parquet'"):
@@ -267,16 +268,6 @@ def test_several_inputs(tmp_path: Path) -> None:
         read_documents([tmp_path / "absent.jsonl"])
     with pytest.raises(ConfigError):
         read_documents([])
-
-
-def test_format_is_found_by_content_or_named(tmp_path: Path) -> None:
-    assert list(read_documents(write(tmp_path / "corpus", jsonl(RECORDS)))) == EXPECTED
-    assert (
-        list(read_documents(write(tmp_path / "corpus.dat", jsonl(RECORDS)), format="jsonl"))
-        == EXPECTED
-    )
-    with pytest.raises(ConfigError, match="unknown corpus format 'xml'"):
-        read_documents(tmp_path / "corpus", format="xml")
 
 
 @pytest.mark.parametrize(
@@ -335,14 +326,6 @@ def test_bad_records_that_are_not_named_are_counted(
     path = write(tmp_path / "c.jsonl", b"\n".join([*GOOD, *[b"{"] * 11]))
     assert len(list(read_documents(path, options=ANY_SHARE))) == len(GOOD)
     assert (caplog.text.count("malformed JSON ("), caplog.text.count("11 bad")) == (10, 1)
-
-
-def test_windows_files_with_mark_and_line_ends(tmp_path: Path) -> None:
-    data = b"\xef\xbb\xbf" + b"\r\n".join(GOOD[:3]) + b"\r\n\r\n"
-    for name in ("c.jsonl", "c"):
-        assert [d.id for d in read_documents(write(tmp_path / name, data))] == ["0", "1", "2"]
-    listed = b"\xef\xbb\xbf[" + b",\r\n".join(GOOD[:3]) + b"]"
-    assert len(list(read_documents(write(tmp_path / "c.json", listed)))) == 3
 
 
 def test_broken_bytes_in_a_table(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The usual question sets in their official shape and in that of their copies on data-set hubs."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -74,6 +75,10 @@ def question(record: dict) -> Question:
     return questions_from([record])[0]
 
 
+def titles(passages: Iterable[GoldPassage]) -> list[str]:
+    return [item.passage.title for item in passages]
+
+
 def test_hotpot_columns_become_the_official_pairs() -> None:
     result = question(HOTPOT)
     gold = GoldPassage(
@@ -138,7 +143,7 @@ def test_musique_paragraphs_become_context_and_gold_passages() -> None:
     ordered = question(
         {**MUSIQUE, "question_decomposition": steps}
     )  # hop order, not that of the paragraphs
-    assert [item.passage.title for item in ordered.gold] == ["Town", "County"]
+    assert titles(ordered.gold) == ["Town", "County"]
     assert gold_facts(result) == (("County", 0), ("Town", 0))  # whole paragraphs support
     assert question({**MUSIQUE, "answerable": False}).answers == ()
 
@@ -173,8 +178,8 @@ def test_gold_passages_stand_in_hop_order_with_their_supporting_sentences() -> N
         "B1. B2.",
         "",
     ]  # C is only named
-    assert [item.passage.title for item in result.context] == ["Noise"]
-    assert [item.passage.title for item in question({**record, "context": None}).gold] == [
+    assert titles(result.context) == ["Noise"]
+    assert titles(question({**record, "context": None}).gold) == [
         "A",
         "B",
         "C",

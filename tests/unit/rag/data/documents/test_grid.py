@@ -82,7 +82,8 @@ TEAMS = """<tr><th>Team<th>Member<th>Role <tr><td rowspan=2>Red<td>Ann<td>Lead
     ],
 )
 def test_html_tables(rows: str, expected: list[str]) -> None:
-    assert [text for _, text in of(f"<table>{rows}</table>", "a.html")] == expected
+    text = convert(f"<table>{rows}</table>".encode(), "a.html").text
+    assert text.replace("\n\n", "\n").split("\n") == expected
 
 
 def test_merged_headings_of_word_and_slides() -> None:
@@ -96,12 +97,10 @@ def test_merged_headings_of_word_and_slides() -> None:
     slide = show.slides.add_slide(show.slide_layouts[6])
     tables = [document.add_table(3, 4), slide.shapes.add_table(3, 4, 0, 0, 10, 10).table]
     for table in tables:
-        for number, row in enumerate(texts):
-            for column, text in enumerate(row):
-                table.cell(number, column).text = text
+        make.fill(table, texts)
         for first, last in (((0, 0), (1, 0)), ((0, 1), (0, 2)), ((0, 3), (1, 3))):
             table.cell(*first).merge(table.cell(*last))
-    expected = ("row", "Model: A1; Power Idle: 5 W; Power Load: 50 W; Price: 900")
+    expected = "row: Model: A1; Power Idle: 5 W; Power Load: 50 W; Price: 900"
     assert of(make.saved(document), "a.docx") == [expected]
     assert of(make.saved(show), "a.pptx")[-1] == expected
 
@@ -110,11 +109,9 @@ def test_merged_cells_of_the_body_of_word() -> None:
     document = docx.Document()
     table = document.add_table(3, 3)
     rows = [["Team", "Member", "Role"], ["Red", "Ann", "Lead"], ["", "Bob", "Dev"]]
-    for row, texts in zip(table.rows, rows, strict=True):
-        for cell, text in zip(row.cells, texts, strict=True):
-            cell.text = text
+    make.fill(table, rows)
     table.cell(1, 0).merge(table.cell(2, 0))
-    assert of(make.saved(document), "a.docx")[1] == ("row", "Team: Red; Member: Bob; Role: Dev")
+    assert of(make.saved(document), "a.docx")[1] == "row: Team: Red; Member: Bob; Role: Dev"
 
 
 def test_a_table_of_too_many_cells_is_refused() -> None:

@@ -74,8 +74,8 @@ def test_formulas_without_a_value_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["server.log", "server.txt"])
 def test_lines_of_a_log_stay_lines(name: str) -> None:
     line = "2024-05-14 02:17:43 WARN  payments-db-2.internal:5432 is slow, trying again in a second"
-    (block,) = make.of(f"{line}\n{line}\n{line}\n", name)
-    assert block == ("code", "\n".join([line] * 3))
+    lines = "\n".join([line] * 3)
+    assert make.of(f"{lines}\n", name) == [f"code: {lines}"]
 
 
 def worker(path: Path, timeout_s: float) -> "subprocess.Popen[bytes]":

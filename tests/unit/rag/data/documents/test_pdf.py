@@ -35,9 +35,9 @@ def test_pdf_outline_labels_running_heads_and_hyphens() -> None:
     converted = convert(data, "a.pdf")
     assert converted.title == "The Manual"
     assert blocks(converted)[:3] == [
-        ("heading", "1. Part a"),
-        ("paragraph", "Text of part 0, which fills the line and goes on."),
-        ("paragraph", "Another paragraph."),
+        "heading: 1. Part a",
+        "paragraph: Text of part 0, which fills the line and goes on.",
+        "paragraph: Another paragraph.",
     ]
     assert len(converted.blocks) == 18
     pages = [page_at(converted.pages, block.start) for block in converted.blocks[::3]]
@@ -54,7 +54,7 @@ def test_a_block_of_a_pdf_that_goes_on_over_pages_knows_where_each_begins() -> N
         page("on  with it to the end.", "Then nothing."),
     ]
     converted = convert(make.pdf(pages, labels="0<</S/r>>1<</S/D/St 7>>"), "a.pdf")
-    assert blocks(converted)[0][1].startswith("1. An entry that goes on and an unfinished word")
+    assert converted.text.startswith("1. An entry that goes on and an unfinished word")
     begins = [(label, converted.text[at : at + 8]) for at, label in converted.pages]
     assert begins == [("i", "1. An en"), ("7", "ished wo"), ("8", "on with ")]
     sent = json.dumps(asdict(converted)).encode()  # as a converting process does
@@ -67,10 +67,7 @@ def test_entries_of_a_list_stay_apart_where_a_page_ends() -> None:
     pages = [
         [(50.0, 700.0, 10.0, "F", text)] for text in ("a) the first entry", "b) the second entry")
     ]
-    assert [text for _, text in of(make.pdf(pages), "a.pdf")] == [
-        "a) the first entry",
-        "b) the second entry",
-    ]
+    assert of(make.pdf(pages), "a.pdf") == ["item: a) the first entry", "item: b) the second entry"]
 
 
 def test_labels_that_pages_share_are_numbers_instead() -> None:
@@ -95,7 +92,7 @@ def test_a_table_of_contents_is_no_text() -> None:
         (50.0, 700.0 - 15 * n, 10.0, "F", f"Part {n} . . . . . . . . {n + 3}") for n in range(12)
     ]
     converted = convert(make.pdf([contents, [(50.0, 700.0, 10.0, "F", "The text.")]]), "a.pdf")
-    assert blocks(converted) == [("paragraph", "The text.")]
+    assert blocks(converted) == ["paragraph: The text."]
 
     prices = [
         (50.0, 700.0 - 15 * n, 10.0, "F", f"Item {'abcdefghijkl'[n]} costs {7 * n % 5}")

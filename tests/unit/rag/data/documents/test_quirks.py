@@ -35,17 +35,21 @@ def test_titles_that_programs_make_up_are_none(stated: str, title: str) -> None:
     document, show, book = docx.Document(), pptx.Presentation(), openpyxl.Workbook()
     document.add_paragraph("Some text.")
     document.core_properties.title = stated
-    assert convert(make.saved(document), "a.docx").title == title
     show.slides.add_slide(show.slide_layouts[5]).shapes.title.text = "Plan"
     show.core_properties.title = stated
-    assert convert(make.saved(show), "a.pptx").title == (title or "Plan")
     book.active.append(["Text"])
     book.properties.title = stated
-    assert convert(make.saved(book), "a.xlsx").title == title
-    assert convert(make.pdf([make.LINE], title=stated), "a.pdf").title == title
-    assert convert(make.page([("p", "Text.")], title=stated), "a.html").title == title
-    assert convert(make.odf("<text:p>Text.</text:p>", title=stated), "a.odt").title == title
-    assert convert(make.epub([("p", "Text.")], title=stated), "a.epub").title == title
+    files = {
+        "a.docx": make.saved(document),
+        "a.pptx": make.saved(show),
+        "a.xlsx": make.saved(book),
+        "a.pdf": make.pdf([make.LINE], title=stated),
+        "a.html": make.page([("p", "Text.")], title=stated),
+        "a.odt": make.odf("<text:p>Text.</text:p>", title=stated),
+        "a.epub": make.epub([("p", "Text.")], title=stated),
+    }
+    titles = {name: convert(data, name).title for name, data in files.items()}
+    assert titles == {**dict.fromkeys(files, title), "a.pptx": title or "Plan"}
 
 
 def test_a_shape_without_geometry_is_read() -> None:
@@ -68,16 +72,9 @@ def test_a_shape_without_geometry_is_read() -> None:
         ("tags: [a, 'b: c']", "tags: “a, b: c”", (("tags", ("a", "b: c")),)),
         ("date: 2024-02-30", "date: 2024-02-30", (("date", "2024-02-30"),)),
         (
-            "owner: Priya Raman\nyear: 2024\nshare: 0.5\ndraft: true\nat: 12:30\nno: '007'",
-            "owner: Priya Raman; year: 2024; share: 0.5; draft: true; at: 12:30; no: 007",
-            (
-                ("owner", "Priya Raman"),
-                ("year", 2024),
-                ("share", 0.5),
-                ("draft", True),
-                ("at", "12:30"),
-                ("no", "007"),
-            ),
+            "year: 2024\nshare: 0.5\ndraft: true\nat: 12:30\nno: '007'",
+            "year: 2024; share: 0.5; draft: true; at: 12:30; no: 007",
+            (("year", 2024), ("share", 0.5), ("draft", True), ("at", "12:30"), ("no", "007")),
         ),
         ("empty:\nnested:\n  a: 1\nlist: []", "", ()),
         ("a: &x [1]\nb: *x", "a: 1; b: 1", (("a", (1,)), ("b", (1,)))),
@@ -300,14 +297,15 @@ def test_a_table_in_a_table_keeps_its_rows_and_what_is_invisible_is_left_out() -
         '<p style="color: red; Display: none">Free on Sundays.</p>'
         '<p style="visibility:hidden">Never.</p><p style="display:nonesuch">Seen.</p>'
     )
-    texts = [text for _, text in make.of(page, "a.html")]
+    texts = convert(page.encode(), "a.html").text.split("\n\n")
     assert texts == ["Route", "Fares", "Storholm", "Adult: 22.90; Child: 11.45", "Seen."]
 
 
 def test_clauses_of_a_contract_stay_apart() -> None:
     clauses = ["§ 1 The rent is due monthly.", "§ 2 Dogs stay out.", "§ 12a Cats may stay."]
-    assert make.of("\n".join(clauses), "a.txt") == [("item", clause) for clause in clauses]
+    assert make.of("\n".join(clauses), "a.txt") == [f"item: {clause}" for clause in clauses]
     wrapped = (
         "The law says so in the long sentence that goes on here, see\n§ 3 of it, which is far.\n"
     )
-    assert [kind for kind, _ in make.of(wrapped, "a.txt")] == ["paragraph"]
+    [block] = make.of(wrapped, "a.txt")
+    assert block.startswith("paragraph: ")
