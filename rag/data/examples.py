@@ -308,12 +308,11 @@ def example_to_json(example: Example) -> dict[str, Any]:
     if example.target_answer:
         record["target"] = example.target_answer
     roles = {candidate.role for candidate in example.candidates}
-    names = ["positive_ctxs", "negative_ctxs", "hard_negative_ctxs"]
-    is_judged = bool(roles - {"retrieved"})
-    if not is_judged:
-        names = ["ctxs"]
-    elif "retrieved" in roles:
-        names.append("ctxs")
+    names = ["ctxs"]
+    if roles - {"retrieved"}:
+        names = ["positive_ctxs", "negative_ctxs", "hard_negative_ctxs"]
+        if "retrieved" in roles:
+            names.append("ctxs")
     for name in names:
         candidates = example.of_role(ROLES[name])
         record[name] = [_candidate_json(candidate) for candidate in candidates]

@@ -34,18 +34,18 @@ _DIRECTIVES = {
 _SECONDS_OF_UNIT = {"h": 3600, "m": 60, "s": 1}
 
 
-def shown(value: object, number_format: str = "General") -> str:
+def format_value(value: object, number_format: str = "General") -> str:
     """The text of a cell's value.
 
     Formats with conditions, fractions or powers of ten are not followed, midnight is left out, and
     dates in the format of the reader's country are written as 2024-05-31.
 
     Example:
-        >>> shown(0.256, "0.0%"), shown(1234.5, '#,##0.00 "€"'), shown(-3, "0;(0)")
-        ('25.6%', '1,234.50 €', '(3)')
-        >>> shown(datetime.datetime(2024, 5, 31), "d mmmm yyyy")
+        >>> format_value(0.256, "0.0%"), format_value(1234.5, '#,##0.00 "€"')
+        ('25.6%', '1,234.50 €')
+        >>> format_value(datetime.datetime(2024, 5, 31), "d mmmm yyyy")
         '31 May 2024'
-        >>> shown(datetime.timedelta(hours=26, minutes=30), "[h]:mm")
+        >>> format_value(datetime.timedelta(hours=26, minutes=30), "[h]:mm")
         '26:30'
     """
     if value is None:

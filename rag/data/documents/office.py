@@ -25,7 +25,8 @@ from rag.data.documents.numerals import numeral
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _RELATED = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
-_NOTE_KINDS = ("footnote", "endnote")
+# Kinds of notes, by the tag of what refers to them.
+_NOTES = {f"{_W}footnoteReference": "footnote", f"{_W}endnoteReference": "endnote"}
 # Form fields, cover pages, …
 _CONTAINERS = (f"{_W}sdt", f"{_W}sdtContent", f"{_W}customXml")
 _TEXT_OF = {
@@ -64,9 +65,9 @@ class _WordReader:
         self._numbering = _Numbering(self._related("numbering"))
         # By the tag and the id of what refers to them.
         self._notes: dict[tuple[str, str], str] = {}
-        for kind in _NOTE_KINDS:
+        for tag, kind in _NOTES.items():
             for note in self._related(f"{kind}s").findall(f"{_W}{kind}"):
-                self._notes[f"{_W}{kind}Reference", note.get(f"{_W}id")] = _joined(note)
+                self._notes[tag, note.get(f"{_W}id")] = _joined(note)
 
     def _related(self, kind: str) -> Any:
         """The root of another part of the file, an empty element if there is none."""
@@ -95,7 +96,7 @@ class _WordReader:
         for child in parent:
             if child.tag == f"{_W}p":
                 yield self._paragraph(child)
-                for reference in child.iter(f"{_W}footnoteReference", f"{_W}endnoteReference"):
+                for reference in child.iter(*_NOTES):
                     note = self._notes.get((reference.tag, reference.get(f"{_W}id")), "")
                     yield Piece("paragraph", note)
             elif child.tag == f"{_W}tbl":

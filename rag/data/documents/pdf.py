@@ -365,11 +365,8 @@ def _count_heading_lines(lines: Sequence[Line], place: int, title: str) -> int:
     letters = ""
     for n_lines, line in enumerate(lines[place : place + _MAX_HEADING_LINES], start=1):
         letters += _letters(line.text)
-        without_number = letters.removeprefix(number)
-        if title in (letters, without_number):
+        if title in (letters, letters.removeprefix(number)):
             return n_lines
-        if not title.startswith((letters, without_number or letters)):
-            break
     return 0
 
 

@@ -167,9 +167,9 @@ def markdown(source: str) -> Content:
         if _GROUPS.search(front_matter):
             raise Unreadable(*UNREADABLE_RIGHTS, "its front matter is no YAML") from error
         return Content(title, pieces, ["the front matter is no YAML: its fields are not read"])
-    shown = [name for name in fields if name != GROUPS_FIELD]
-    if shown:
-        row = "; ".join(f"{quoted(name)}: {_quoted_value(fields[name])}" for name in shown)
+    names = [name for name in fields if name != GROUPS_FIELD]
+    if names:
+        row = "; ".join(f"{quoted(name)}: {_quoted_value(fields[name])}" for name in names)
         pieces.insert(0, Piece("row", row))
     return Content(title, pieces, fields=fields)
 

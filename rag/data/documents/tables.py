@@ -35,7 +35,7 @@ from rag.data.documents.grid import (
     size,
     texts_of,
 )
-from rag.data.documents.number_formats import shown
+from rag.data.documents.number_formats import format_value
 from rag.data.table_text import quoted
 
 _DELIMITERS = ",;\t|"
@@ -241,7 +241,7 @@ def _cells(row: Sequence[Any]) -> _SparseRow:
     cells: _SparseRow = {}
     for column, cell in enumerate(row, start=1):
         if cell.value is not None:
-            text = clean(shown(cell.value, cell.number_format))
+            text = clean(format_value(cell.value, cell.number_format))
             if text:
                 cells[column] = Cell(text)
     return cells

@@ -4,7 +4,7 @@ import datetime
 
 import pytest
 
-from rag.data.documents.number_formats import shown
+from rag.data.documents.number_formats import format_value
 from tests import document_makers as make
 from tests.document_makers import of
 
@@ -59,7 +59,7 @@ ACCOUNTING = '_-* #,##0.00\\ "€"_-;\\-* #,##0.00\\ "€"_-;_-* "-"??\\ "€"_-
     ],
 )
 def test_values_are_what_the_sheet_shows(value: object, number_format: str, expected: str) -> None:
-    assert shown(value, number_format) == expected
+    assert format_value(value, number_format) == expected
 
 
 @pytest.mark.parametrize("has_prefix", [False, True])
@@ -80,8 +80,8 @@ def test_a_workbook_keeps_its_formats_and_fills_merged_cells(has_prefix: bool) -
         sheet.cell(number, 4).number_format = "0.0 %"
     data = make.with_prefix(make.saved(book)) if has_prefix else make.saved(book)
     assert of(data, "a.xlsx") == [
-        ("heading", "Sales"),
-        ("heading", "Report of the sales"),
-        ("row", "Team: Red; Sales 2024: 1,234.50 €; Sales 2025: 2000; Share: 25.6 %"),
-        ("row", "Team: Red; Sales 2024: 7.00 €; Sales 2025: 8; Share: 10.0 %"),
+        "heading: Sales",
+        "heading: Report of the sales",
+        "row: Team: Red; Sales 2024: 1,234.50 €; Sales 2025: 2000; Share: 25.6 %",
+        "row: Team: Red; Sales 2024: 7.00 €; Sales 2025: 8; Share: 10.0 %",
     ]
