@@ -1,72 +1,59 @@
-"""Interleaved timing of contestants, and the inputs that several benchmarks share."""
+"""Interleaved timing of contestants, and intervals of what was measured."""
 
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from rag.core.arrays import Float64
-from rag.core.errors import ConfigError, DataError
-from rag.metrics.significance import Interval
+from rag.core.errors import ConfigError
+from rag.core.log import Progress
+from rag.metrics.significance import Interval, bootstrap_of
 
-Timings = Mapping[str, Sequence[float]]  # contestant → its seconds in each round
+Values = Sequence[float]
+Result = TypeVar("Result")
 
 
-def ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
+@dataclass(frozen=True, slots=True)
+class Timings(Generic[Result]):
+    """What a contestant returned in each round, and its seconds: elapsed, and processor time of all
+    threads.
+    """
+
+    results: list[Result] = field(default_factory=list)
+    elapsed_s: list[float] = field(default_factory=list)
+    processor_s: list[float] = field(default_factory=list)
+
+
+def ratio(a: Values, b: Values, of: Callable[..., Float64] = np.median) -> Interval:
     """median(a) / median(b) with a bootstrap interval over rounds; entry i of both belongs to round
     i.
+
+    Args:
+        of: what is divided, in place of medians.
 
     Example:
         >>> figure = ratio([2.0, 2.1, 1.9], [1.0, 1.0, 1.0])
         >>> figure.value, figure.low, figure.high, figure.n
         (2.0, 1.9, 2.1, 3)
     """
-    return interval_of(lambda x, y, axis: np.median(x, axis) / np.median(y, axis), a, b)
+    return bootstrap_of(lambda x, y, axis: of(x, axis) / of(y, axis), a, b)
 
 
-def ratio_of_means(a: Sequence[float], b: Sequence[float]) -> Interval:
-    """mean(a) / mean(b) with a bootstrap interval; entry i of both belongs to question i."""
-    return interval_of(lambda x, y, axis: x.mean(axis) / y.mean(axis), a, b)
-
-
-def percentile(values: Sequence[float], percent: float) -> Interval:
-    """A percentile with its bootstrap interval over the values."""
-    return interval_of(lambda x, axis: np.percentile(x, percent, axis), values, resamples=1000)
-
-
-def interval_of(
-    statistic: Callable[..., Float64], *samples: Sequence[float], resamples: int = 2000
-) -> Interval:
-    """`statistic(*samples, axis=-1)` with its 95 % percentile bootstrap interval; entries stay
-    together.
-    """
-    from scipy.stats import bootstrap
-
-    value = float(statistic(*map(np.asarray, samples), axis=-1))
-    n = len(samples[0])
-    if n == 1:
-        return Interval(value, value, value, n)
-    resampled = bootstrap(
-        samples,
-        statistic,
-        paired=True,
-        vectorized=True,
-        n_resamples=resamples,
-        method="percentile",
-        rng=0,
-    )
-    low, high = resampled.confidence_interval
-    return Interval(value, float(low), float(high), n)
+def percentile_ms(seconds: Values, percent: float = 50) -> Interval:
+    """A percentile, the median by default, in milliseconds with its bootstrap interval."""
+    return bootstrap_of(lambda x, axis: 1000 * np.percentile(x, percent, axis), seconds)
 
 
 def time_interleaved(
-    contestants: Mapping[str, Callable[[], object]],
+    contestants: Mapping[str, Callable[[], Result]],
     *,
     rounds: int,
     warm_up: int = 1,
-) -> Timings:
+) -> dict[str, Timings[Result]]:
     """Run all contestants in every round, in turn, so that a slow moment of the machine affects
     them equally.
 
@@ -81,42 +68,35 @@ def time_interleaved(
     Raises:
         ConfigError: fewer than one round.
     """
-    if rounds < 1:
-        raise ConfigError(f"{rounds} rounds, expected at least 1")
+    check_counts([rounds])
     for _ in range(warm_up):
         for run in contestants.values():
             run()
     names = list(contestants)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    for _ in range(rounds):
-        for name in names:
-            gc.collect()
-            gc.disable()
-            try:
-                started = time.perf_counter()
-                contestants[name]()
-                seconds[name].append(time.perf_counter() - started)
-            finally:
-                gc.enable()
-        names.reverse()
-    return seconds
+    timings: dict[str, Timings[Result]] = {name: Timings() for name in names}
+    with Progress(rounds, "rounds", "measure") as progress:
+        for _ in range(rounds):
+            for name in names:
+                _time(contestants[name], timings[name])
+            names.reverse()
+            progress.update()
+    return timings
+
+
+def _time(run: Callable[[], Result], timings: Timings[Result]) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        started_s = time.perf_counter()
+        processor_s = time.process_time()
+        timings.results.append(run())
+        timings.processor_s.append(time.process_time() - processor_s)
+        timings.elapsed_s.append(time.perf_counter() - started_s)
+    finally:
+        gc.enable()
 
 
 def check_counts(counts: Sequence[int]) -> None:
-    """Refuse what is no list of positive numbers."""
+    """Refuse what is no list of positive numbers: a list on the command line may hold anything."""
     if not all(isinstance(count, int) and count > 0 for count in counts):
         raise ConfigError(f"{', '.join(map(str, counts))}: expected positive numbers, as in 1,16")
-
-
-def question_texts(path: str | Path) -> list[str]:
-    """Questions of a file.
-
-    Raises:
-        DataError: the file holds no questions.
-    """
-    from rag.data.questions import read_questions
-
-    texts = [question.text for question in read_questions(path)]
-    if not texts:
-        raise DataError(f"{path}: no questions found")
-    return texts

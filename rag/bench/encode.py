@@ -11,8 +11,6 @@ from rag.bench.report import Report
 from rag.core.optional import require
 from rag.core.types import Passage
 
-_PEERS = ("peer fp32", "peer bf16")
-
 
 def run_encode_benchmark(
     corpus: list[str],
@@ -50,38 +48,28 @@ def run_encode_benchmark(
     options = CorpusOptions.model_validate({"split": split})
     documents = read_documents(corpus, format=format)
     passages = list(islice(split_documents(documents, options), n))
-    settings: dict[str, object] = {
-        "corpus": corpus,
-        "passages": len(passages),
-        "split": split,
-        "encoder": encoder or "all-MiniLM-L6-v2",
-        "batch_size": batch_size,
-        "rounds": rounds,
-        "device": device,
-    }
-    title = "encoding, median of rounds [over rounds]; peer is sentence-transformers"
-    report = Report("encode", settings, title)
-    precision_names = ["fp32"]
-    if "bf16" in precisions(device):
-        precision_names.insert(0, "bf16")
-    else:
+    report = Report("encoding, median of rounds [over rounds]; peer is sentence-transformers")
+    names = ["bf16", "fp32"]
+    if "bf16" not in precisions(device):
+        names.remove("bf16")
         report.notes.append(f"{device} has no bf16 arithmetic: fp32 alone was measured")
     runs: dict[str, Callable[[], object]] = {}
     max_length = 0
-    for name in precision_names:
+    for name in names:
         run, max_length = _ours(passages, encoder, batch_size, device, name)
         runs[f"ours {name}"] = run
-    for name in precision_names:
+    for name in names:
         runs[f"peer {name}"] = _peer(passages, encoder, batch_size, device, name, max_length)
     report.notes.append(
         f"at most {batch_size} texts per batch and {max_length} tokens per text for all"
     )
     timings = time_interleaved(runs, rounds=rounds, warm_up=0)
-    for name, seconds in timings.items():
-        report.rows[name] = {"passages/s": len(passages) / float(np.median(seconds))}
-        for peer in _PEERS:
+    for name, times in timings.items():
+        report.rows[name] = {"passages/s": len(passages) / float(np.median(times.elapsed_s))}
+        for peer in ("peer fp32", "peer bf16"):
             if peer in timings:
-                report.rows[name][f"× {peer}"] = ratio(timings[peer], seconds)
+                gain = ratio(timings[peer].elapsed_s, times.elapsed_s)
+                report.rows[name][f"× {peer}"] = gain
     return report
 
 

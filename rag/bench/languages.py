@@ -109,7 +109,7 @@ def run_languages_benchmark(questions: Path, encoder: str | None = None) -> Repo
     with tempfile.TemporaryDirectory(prefix="rag-languages-") as folder:
         contexts = _Contexts(Path(folder), [question.context for question in everything], encoder)
         title = f"MRR in the first {_DEPTH} of {len(contexts)} passages, per cent"
-        report = Report("languages", {"questions": questions, "encoder": encoder}, title)
+        report = Report(title)
         pooled: dict[str, list[Float64]] = defaultdict(list)
         for language, translated in sorted(asked.items()):
             own = [*translated.values()]
@@ -140,7 +140,7 @@ def _row(ranks: Mapping[str, Float64]) -> dict[str, Figure]:
     row: dict[str, Figure] = {}
     own = ranks.get("own words")
     for system, values in ranks.items():
-        figure = bootstrap(values)[0].times(100)
+        figure = bootstrap(values).times(100)
         row["questions"] = str(figure.n)
         row[system] = figure
         if own is not None and own is not values:

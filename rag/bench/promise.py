@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import repeat
 
 import numpy as np
 from scipy.special import expit, logit
@@ -23,22 +24,18 @@ _LEAST = 1e-9
 # Fitted shift, slope and threshold; no answer reaches a threshold above 1.
 _Rule = tuple[float, float, float]
 _NEVER = 2.0
-# Answers given, wrong ones among them, coverage, share of the questions without an answer that get
-# one.
-_Outcome = tuple[float, float, float, float]
 # Of the test by which untouched answers refute a rate.
 _LEVEL = 0.05
+# Questions that are fitted on at most, and those of each set that stay untouched at least.
+_MOST_FITTED = 500
+_LEAST_REST = 500
 
 
 def run_promise_benchmark(
     results: Sequence[str],
     max_error: Sequence[str] = ("0.1", "0.3", "0.5"),
     max_false_answers: float | None = None,
-    confidence: float = 0.95,
     splits: int = 200,
-    most_fitted: int = 500,
-    least_rest: int = 500,
-    seed: int = 0,
 ) -> Report:
     """How often a promised error rate holds on the questions that it was not fitted on.
 
@@ -52,67 +49,51 @@ def run_promise_benchmark(
         results: Result folders of `rag evaluate`.
         max_error: Error rates to promise.
         max_false_answers: Also promise that so few of the questions without an answer get one.
-        confidence: Probability that each promise holds.
         splits: Random splits of each set.
-        most_fitted: Questions that are fitted on, where the set has enough.
-        least_rest: Questions of each set that stay untouched at least.
-        seed: Random seed of the splits.
 
     Raises:
         ConfigError: a set has too few questions.
     """
     sets = {each.name: _read(each.records()) for each in load_evaluations(results)}
-    settings: dict[str, object] = {"results": ",".join(results), "confidence": confidence}
-    settings |= {"seed": seed, "max_false_answers": max_false_answers}
-    title = f"promised error rates, {splits} random splits of each set"
-    report = Report("promise", settings, title)
+    report = Report(f"promised error rates, {splits} random splits of each set")
+    first = next(iter(sets))
     for rate in max_error:
-        limits = Limits(float(rate), confidence, max_false_answers)
-        for number, (name, answers) in enumerate(sets.items()):
-            n_fitted = min(most_fitted, answers.shape[1] - least_rest)
+        limits = Limits(float(rate), max_false_answers=max_false_answers)
+        for name, answers in sets.items():
+            n_fitted = min(_MOST_FITTED, answers.shape[1] - _LEAST_REST)
             if n_fitted < 1:
                 raise ConfigError(f"{name} has {answers.shape[1]} questions, too few to split")
-            others = {}
-            if number == 0:
-                others = {f"{name} → {other}": sets[other] for other in sets if other != name}
-            rows = _compare(answers, others, limits, n_fitted, splits, seed)
-            for used_on, row in rows.items():
-                report.rows[f"{used_on or name}, {rate}"] = row
+            promised = list[_Rule]()
+            plain = list[_Rule]()
+            rests = list[Float64]()
+            draw = np.random.default_rng(0)
+            for _ in range(splits):
+                order = draw.permutation(answers.shape[1])
+                fitted = _fit(answers[:, order[:n_fitted]], limits)
+                promised.append(fitted[0])
+                plain.append(fitted[1])
+                rests.append(answers[:, order[n_fitted:]])
+            row = _figures(promised, rests, limits)
+            for column, figure in _figures(plain, rests, limits).items():
+                row[f"plain: {column}"] = figure
+            row["fitted on"] = str(n_fitted)
+            report.rows[f"{name}, {rate}"] = row
+            others = {*sets} - {first} if name == first else ()
+            for other in sorted(others):
+                used = _figures(promised, repeat(sets[other]), limits)
+                report.rows[f"{name} → {other}, {rate}"] = used
     return report
 
 
-def _compare(
-    answers: Float64,
-    others: Mapping[str, Float64],
-    limits: Limits,
-    n_fitted: int,
-    splits: int,
-    seed: int,
-) -> dict[str, dict[str, Figure]]:
-    """What the promises of a set keep on its own untouched questions (""), and on other sets."""
-    draw = np.random.default_rng(seed)
-    kept = dict[str, list[_Outcome]]()
-    for _ in range(splits):
-        order = draw.permutation(answers.shape[1])
-        promised, plain = _fit(answers[:, order[:n_fitted]], limits)
-        rest = answers[:, order[n_fitted:]]
-        kept.setdefault("", []).append(_outcome(promised, rest))
-        kept.setdefault("plain", []).append(_outcome(plain, rest))
-        for name, other in others.items():
-            kept.setdefault(name, []).append(_outcome(promised, other))
-    rows = {name: _figures(outcomes, limits) for name, outcomes in kept.items()}
-    for name, figure in rows.pop("plain").items():
-        rows[""][f"plain: {name}"] = figure
-    rows[""]["fitted on"] = f"{n_fitted}"
-    return rows
-
-
-def _figures(outcomes: Sequence[_Outcome], limits: Limits) -> dict[str, Figure]:
+def _figures(
+    rules: Sequence[_Rule], untouched: Iterable[Float64], limits: Limits
+) -> dict[str, Figure]:
     """Of all splits: how often the limits were kept, with its exact interval; how often the
     untouched answers refute the error rate, by their own binomial test; and means.
     """
     from scipy.stats import binom, binomtest
 
+    outcomes = list(map(_outcome, rules, untouched))
     n_given, n_wrong, coverage, false_share = np.array(outcomes).T
     risk = n_wrong / np.maximum(n_given, 1)
     is_kept = (risk <= limits.max_error) & (false_share <= (limits.max_false_answers or 1.0))
@@ -151,8 +132,10 @@ def _fit(answers: Float64, limits: Limits) -> tuple[_Rule, _Rule]:
     return (shift, slope, promised), (shift, slope, plain)
 
 
-def _outcome(rule: _Rule, answers: Float64) -> _Outcome:
-    """What a threshold gives."""
+def _outcome(rule: _Rule, answers: Float64) -> tuple[float, float, float, float]:
+    """Answers given, wrong ones among them, coverage, and the share of the questions without an
+    answer that get one.
+    """
     shift, slope, threshold = rule
     is_given = expit(shift + slope * answers[0]) >= threshold
     has_no_answer = answers[2] > 0

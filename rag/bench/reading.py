@@ -6,10 +6,11 @@ Writes `passages.jsonl` for `rag index --split none` and `questions.jsonl` for `
 `rag mine`.
 """
 
-import argparse
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from cyclopts import run
 
 from rag.data.files.rows import json_records, write_json_lines
 from readers.extractive.training.data import window_bounds
@@ -32,16 +33,16 @@ def cut(records: Iterable[Record], words: int) -> tuple[list[Record], list[Recor
         if context not in bounds_of:
             bounds_of[context] = list(window_bounds(context, words, []))
             for number, (begin, end) in enumerate(bounds_of[context]):
-                passage = {"id": f"{len(bounds_of) - 1}-{number}", "title": record["title"]}
+                name = f"{len(bounds_of) - 1}-{number}"
                 text = context[begin:end]
-                passages.setdefault(text, {**passage, "text": text})
+                passages.setdefault(text, {"id": name, "title": record["title"], "text": text})
         gold = []
         for begin, end in bounds_of[context]:
             if any(_stands_within(answer, begin, end) for answer in record["answers"]):
                 gold.append(passages[context[begin:end]]["id"])
+        answers = [answer["text"] for answer in record["answers"]]
         question = {"id": record["id"], "question": record["question"]}
-        question["answers"] = [answer["text"] for answer in record["answers"]]
-        questions.append({**question, "gold_passage_ids": gold})
+        questions.append({**question, "answers": answers, "gold_passage_ids": gold})
     return list(passages.values()), questions
 
 
@@ -49,8 +50,14 @@ def _stands_within(answer: Record, begin: int, end: int) -> bool:
     return begin <= answer["start"] and answer["start"] + len(answer["text"]) <= end
 
 
-def main(file: Path, out: Path, *, words: int) -> None:
-    """Write both files."""
+def main(file: Path, /, *, out: Path, words: int = 150) -> None:
+    """Write the windows and the questions of a question set.
+
+    Args:
+        file: Questions with context, title and answers (text, start).
+        out: Folder of both files.
+        words: Words of a window.
+    """
     passages, questions = cut(json_records(file), words)
     out.mkdir(parents=True, exist_ok=True)
     write_json_lines(out / "passages.jsonl", passages)
@@ -58,10 +65,4 @@ def main(file: Path, out: Path, *, words: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--words", type=int, default=150)
-    main(**vars(parser.parse_args()))
+    run(main)

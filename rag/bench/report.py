@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,42 +53,40 @@ class Report:
     """The results of one benchmark.
 
     Attributes:
-        name: the benchmark's command.
-        settings: arguments that decide the figures (paths, sizes, seeds).
         title: what the table shows.
         rows: contestant → column → figure; a contestant may lack columns.
         environment: the machine, recorded when the report is created.
     """
 
-    name: str
-    settings: dict[str, object]
     title: str
     rows: dict[str, dict[str, Figure]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     environment: dict[str, object] = field(default_factory=environment)
 
-    def to_text(self) -> str:
-        """Machine and settings, the table, notes; intervals are of 95 %, by bootstrap."""
+    def to_text(self, command: str, settings: Mapping[str, object]) -> str:
+        """Machine and settings of the command, the table, notes; intervals are of 95 %, by
+        bootstrap.
+        """
         columns = list(dict.fromkeys(column for row in self.rows.values() for column in row))
         cells = []
         for contestant, row in self.rows.items():
             cells.append([contestant, *(_cell(row.get(column)) for column in columns)])
-        lines = [f"rag bench {self.name}"]
-        for facts in (self.environment, self.settings):
+        lines = [f"rag bench {command}"]
+        for facts in (self.environment, settings):
             lines.append("  " + ", ".join(f"{name}={value}" for name, value in facts.items()))
         lines += ["", self.title, *text_table(["", *columns], cells)]
         lines += [f"note  {note}" for note in self.notes]
         return "\n".join(lines)
 
-    def write(self, path: str | Path) -> None:
+    def write(self, path: Path, command: str, settings: Mapping[str, object]) -> None:
         """Write the report as JSON, atomically; figures that are no numbers become None."""
         figures = {}
         for contestant, row in self.rows.items():
             figures[contestant] = {column: _plain(figure) for column, figure in row.items()}
         report = {
-            "benchmark": self.name,
+            "benchmark": command,
             "environment": self.environment,
-            "settings": {name: str(value) for name, value in self.settings.items()},
+            "settings": {name: str(value) for name, value in settings.items()},
             "title": self.title,
             "figures": figures,
             "notes": self.notes,

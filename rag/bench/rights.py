@@ -2,13 +2,14 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
 
-from rag.bench.common import check_counts, percentile, ratio, time_interleaved
+from rag.bench.common import check_counts, percentile_ms, ratio, time_interleaved
 from rag.bench.report import Report
 from rag.core.files import link_or_copy
 from rag.data.questions import read_questions
@@ -40,13 +41,13 @@ def run_rights_benchmark(
         limit: Questions to ask, from the beginning of the file.
     """
     check_counts([limit])
-    asked = [question.text for _, question in zip(range(limit), read_questions(questions))]
+    asked = [question.text for question in islice(read_questions(questions), limit)]
     with tempfile.TemporaryDirectory(prefix="rag-rights-", dir=index.parent) as holder:
         copy = Path(holder) / "index"
         shutil.copytree(index, copy, copy_function=_linked)
         _draw_rights(copy)
         with Pipeline.open(copy, retriever=retriever, precision=precision) as pipeline:
-            return _compare(pipeline, asked, {"index": index, "questions": questions})
+            return _compare(pipeline, asked)
 
 
 def _linked(source: str, target: str) -> None:
@@ -69,27 +70,22 @@ def _draw_rights(index: Path) -> None:
     change_rights(index, lambda _: Rights().stating(stated))
 
 
-def _compare(pipeline: Pipeline, asked: Sequence[str], settings: Mapping[str, object]) -> Report:
+def _compare(pipeline: Pipeline, asked: Sequence[str]) -> Report:
     people = {"everything": pipeline}
     for share in _SHARES:
         name = f"{share:.0%}"
         people[name] = pipeline.for_groups(frozenset({name}))
-    title = f"top {_TOP_K}, medians over questions that all are asked in turn"
-    report = Report("rights", {**settings, "passages": pipeline.n_passages}, title)
+    report = Report(f"top {_TOP_K}, medians over questions that all are asked in turn")
     report.rows = {name: {"passages": float(person.n_passages)} for name, person in people.items()}
-    for stage in ("retrieve", "ask"):
-        contestants = {name: _asking(person, stage, asked) for name, person in people.items()}
-        seconds = time_interleaved(contestants, rounds=len(asked), warm_up=len(_SHARES))
-        for name, times in seconds.items():
+    for stage, method in (("retrieve", Pipeline.retrieve), ("ask", Pipeline.ask)):
+        contestants: dict[str, Callable[[], object]] = {}
+        for name, person in people.items():
+            # Each call asks the next question.
+            answers = map(partial(method, person, top_k=_TOP_K), cycle(asked))
+            contestants[name] = partial(next, answers)
+        timings = time_interleaved(contestants, rounds=len(asked), warm_up=len(_SHARES))
+        for name, times in timings.items():
             row = report.rows[name]
-            row[f"{stage} ms"] = percentile(times, 50).times(1000)
-            row[f"{stage} / everything"] = ratio(times, seconds["everything"])
+            row[f"{stage} ms"] = percentile_ms(times.elapsed_s)
+            row[f"{stage} / everything"] = ratio(times.elapsed_s, timings["everything"].elapsed_s)
     return report
-
-
-def _asking(person: Pipeline, stage: str, asked: Sequence[str]) -> Callable[[], object]:
-    """A function that asks the next question."""
-    following = cycle(asked)
-    if stage == "ask":
-        return lambda: person.ask(next(following), top_k=_TOP_K)
-    return lambda: person.retrieve(next(following), _TOP_K)

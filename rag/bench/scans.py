@@ -66,7 +66,7 @@ def main() -> None:
             document = convert(data, "scan.pdf")
             times_s.append(time.perf_counter() - started)
             shares.append(share_of_words(text, document.text))
-        [right] = bootstrap(shares)
+        right = bootstrap(shares)
         print(f"{dpi} dpi: words right {right.times(100):.1f} %, {median(times_s):.1f} s a page")
 
 

@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -35,7 +34,7 @@ LOSSY_TYPES = tuple(kind for kind in INDEX_TYPES if kind != "flat")
 _MADE_PER_CENTRE = 100
 _MADE_NOISE = 0.5  # length of the noise around a centre of length 1
 _MADE_PROBES = 256
-_MIN_ROUND_S = 0.1
+_QUERIES = 32  # of a round, unless a batch is larger
 _MOST_FLAT = 1_000_000  # vectors that are also searched one by one
 _FAISS = "FAISS IndexFlatIP"
 
@@ -78,15 +77,12 @@ def run_search_benchmark(
             hint="for example {made} 100000",
             arguments=("index", "made"),
         )
-    holder = tempfile.TemporaryDirectory(prefix="rag-made-") if index is None else nullcontext("")
-    with holder as folder:
-        if index is None:
-            shards = make_vectors(Path(folder), made or 0, dim)
-        else:
-            shards = Index.open(index).require_dense().embeddings
-        report = compare_searches(shards, index_types, batch_sizes, rounds, top_k)
-    report.settings["index"] = index or "made"
-    return report
+    if index is not None:
+        shards = Index.open(index).require_dense().embeddings
+        return compare_searches(shards, index_types, batch_sizes, rounds, top_k)
+    with tempfile.TemporaryDirectory(prefix="rag-made-") as folder:
+        shards = make_vectors(Path(folder), made or 0, dim)
+        return compare_searches(shards, index_types, batch_sizes, rounds, top_k)
 
 
 def make_vectors(folder: Path, count: int, dim: int) -> EmbeddingShards:
@@ -127,16 +123,15 @@ def compare_searches(
             f"{len(embeddings)} passages are too few to search for the best {top_k}",
             hint="use a larger index",
         )
-    settings: dict[str, object] = {"vectors": len(embeddings), "dim": embeddings.dim}
-    title = f"top-{top_k} search with re-ranking, median of {rounds} interleaved rounds"
-    report = Report("search", settings, title)
+    title = f"top-{top_k} of {len(embeddings)} vectors of {embeddings.dim} numbers"
+    report = Report(f"{title}, median of {rounds} interleaved rounds")
     probes = read_probes(embeddings)
-    place = (embeddings.directory, embeddings.layout)
+    opener = partial(_open, embeddings.directory, embeddings.layout)
     openers: dict[str, Callable[[], _Searcher]] = {}
     if len(embeddings) <= _MOST_FLAT:
-        openers[_FAISS] = partial(_open_bare, *place)
+        openers[_FAISS] = partial(_open_faiss, embeddings.directory, embeddings.layout)
         if embeddings.dtype == "float32":
-            openers["flat"] = partial(_open_flat, *place)
+            openers["flat"] = opener
     report.rows = {name: {} for name in (*openers, *index_types)}
     with tempfile.TemporaryDirectory(prefix="rag-search-") as holder:
         for name in index_types:
@@ -144,7 +139,7 @@ def compare_searches(
             started = time.perf_counter()
             info = build_faiss(embeddings, folder, index_type=name, probes=probes)
             build_s = time.perf_counter() - started
-            openers[name] = partial(_open_lossy, *place, folder, info)
+            openers[name] = partial(opener, folder, info)
             sizes = [file.stat().st_size for file in folder.iterdir() if file.is_file()]
             report.rows[name] = {
                 **{f"recall@{k}": recall for k, recall in info.recall.items()},
@@ -153,101 +148,88 @@ def compare_searches(
                 "built in s": build_s,
                 "MB on disk": sum(sizes) / 1e6,
             }
-        for name, opener in openers.items():
-            report.rows[name] |= _memory(opener, probes, max(batch_sizes), top_k)
-        searchers = {name: opener() for name, opener in openers.items()}
+        batch = np.resize(probes, (max(batch_sizes), embeddings.dim))
+        for name, open_one in openers.items():
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                report.rows[name] |= pool.submit(_memory, open_one, batch, top_k).result()
+        searchers = {name: open_one() for name, open_one in openers.items()}
         for size in batch_sizes:
             _add_times(report, searchers, probes, size, rounds, top_k)
         searchers.clear()
     return report
 
 
-def _open_bare(directory: Path, layout: ShardLayout) -> _Searcher:
+def _open_faiss(directory: Path, layout: ShardLayout) -> _Searcher:
     import faiss
 
     from indexers.embeddings import EmbeddingShards
 
-    bare = faiss.IndexFlatIP(layout.dim)
+    opened = faiss.IndexFlatIP(layout.dim)
     for _, block in EmbeddingShards.open(directory, layout).blocks():
-        bare.add(block)
-    opened: _Searcher = bare
-    return opened
+        opened.add(block)
+    searcher: _Searcher = opened
+    return searcher
 
 
-def _open_flat(directory: Path, layout: ShardLayout) -> _Searcher:
+def _open(
+    directory: Path,
+    layout: ShardLayout,
+    folder: Path | None = None,
+    info: DenseInfo | None = None,
+) -> _Searcher:
+    """This system's index in a folder, or exact search."""
     from indexers.embeddings import EmbeddingShards
     from indexers.exact import FlatIndex
-
-    return FlatIndex(EmbeddingShards.open(directory, layout))
-
-
-def _open_lossy(directory: Path, layout: ShardLayout, folder: Path, info: DenseInfo) -> _Searcher:
-    from indexers.embeddings import EmbeddingShards
     from indexers.faiss_index import open_dense
 
-    return open_dense(folder, EmbeddingShards.open(directory, layout), info)
+    embeddings = EmbeddingShards.open(directory, layout)
+    if folder is None or info is None:
+        return FlatIndex(embeddings)
+    return open_dense(folder, embeddings, info)
 
 
-def _memory(
-    opener: Callable[[], _Searcher], queries: Float32, batch_size: int, top_k: int
-) -> dict[str, float]:
-    """What a process of its own needs to open an index and to search a batch."""
-    batch = np.resize(queries, (batch_size, queries.shape[1]))
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_grown, opener, batch, top_k).result()
-
-
-def _grown(opener: Callable[[], _Searcher], batch: Float32, top_k: int) -> dict[str, float]:
+def _memory(open_one: Callable[[], _Searcher], batch: Float32, top_k: int) -> dict[str, float]:
+    """What this process needs to open an index and to search a batch, in megabytes."""
     import indexers.faiss_index  # noqa: F401  # libraries are not counted
 
     before = _resident_mb()
-    searcher = opener()
+    searcher = open_one()
     searcher.search(batch, top_k)
     after = _resident_mb()
     return {f"MB {kind}": after[kind] - before[kind] for kind in after}
 
 
 def _resident_mb() -> dict[str, float]:
-    """Memory of this process in megabytes: its own, and pages of mapped files."""
+    """Memory of this process: its own, and pages of mapped files."""
     status = Path("/proc/self/status").read_text()
-    kinds = {"private": "RssAnon", "mapped": "RssFile"}
-    found = {kind: re.search(rf"{name}:\s+(\d+) kB", status) for kind, name in kinds.items()}
-    return {kind: int(match[1]) * 1024 / 1e6 for kind, match in found.items() if match}
+    found = dict(re.findall(r"^Rss(Anon|File):\s+(\d+) kB", status, re.MULTILINE))
+    kinds = {"private": "Anon", "mapped": "File"}
+    return {kind: int(found[name]) * 1024 / 1e6 for kind, name in kinds.items()}
 
 
 def _add_times(
     report: Report,
     searchers: dict[str, _Searcher],
-    queries: Float32,
+    probes: Float32,
     batch_size: int,
     rounds: int,
     top_k: int,
 ) -> None:
-    """Time a batch of this size, searched by all in turn; the ratio is to FAISS's exact search.
-
-    Within a round every contestant repeats the batch the same number of times: until the slowest
-    takes 100 ms.
-    """
-    shape = (batch_size, queries.shape[1])
-    batches = [np.resize(np.roll(queries, -turn * batch_size, axis=0), shape) for turn in range(4)]
-    slowest = 0.0
-    for searcher in searchers.values():
-        _search(searcher, batches[:1], 1, top_k)
-        started = time.perf_counter()
-        _search(searcher, batches[1:], 1, top_k)
-        slowest = max(slowest, time.perf_counter() - started)
-    repeats = max(1, int(np.ceil(_MIN_ROUND_S / max(slowest, 1e-6))))
+    """Time batches of this size, searched by all in turn; the ratio is to FAISS's exact search."""
+    n_batches = max(1, _QUERIES // batch_size)
+    batches = np.resize(probes, (n_batches, batch_size, probes.shape[1]))
     runs: dict[str, Callable[[], None]] = {}
     for name, searcher in searchers.items():
-        runs[name] = partial(_search, searcher, batches, repeats, top_k)
+        runs[name] = partial(_search, searcher, batches, top_k)
     timings = time_interleaved(runs, rounds=rounds)
-    for name, seconds in timings.items():
+    for name, times in timings.items():
         row = report.rows[name]
-        row[f"ms, batch {batch_size}"] = 1000 * float(np.median(seconds)) / repeats
+        row[f"ms, batch {batch_size}"] = 1000 * float(np.median(times.elapsed_s)) / n_batches
         if _FAISS in timings:
-            row[f"/ FAISS, batch {batch_size}"] = ratio(seconds, timings[_FAISS])
+            against = timings[_FAISS].elapsed_s
+            row[f"/ FAISS, batch {batch_size}"] = ratio(times.elapsed_s, against)
 
 
-def _search(searcher: _Searcher, batches: Sequence[Float32], repeats: int, top_k: int) -> None:
-    for number in range(repeats):
-        searcher.search(batches[number % len(batches)], top_k)
+def _search(searcher: _Searcher, batches: Float32, top_k: int) -> None:
+    for batch in batches:
+        searcher.search(batch, top_k)

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
 from functools import partial
-from http.client import HTTPConnection, HTTPException
-from itertools import chain, product
+from http.client import HTTPConnection
+from itertools import chain, cycle, islice
 from pathlib import Path
 
-from rag.bench.common import check_counts, percentile, question_texts, ratio, time_interleaved
+from rag.bench.common import check_counts, percentile_ms, ratio, time_interleaved
 from rag.bench.report import Report
 from rag.bench.server_process import ServerProcess, post_json
-from rag.core.errors import ConfigError, RagError
-from rag.core.log import Progress
-
-
-@dataclass(frozen=True, slots=True)
-class LoadResult:
-    """Seconds of every request, in the order of their questions, and from the first to the last
-    answer.
-    """
-
-    latencies_s: list[float]
-    wall_s: float
+from rag.core.errors import ConfigError
+from rag.data.questions import read_questions
 
 
 def run_serve_benchmark(
@@ -54,112 +44,67 @@ def run_serve_benchmark(
         ConfigError: fewer requests than rounds times clients.
         ResourceError: a server did not start.
     """
-    check_counts(clients)
-    per_round = requests // max(rounds, 1)
-    if rounds < 1 or per_round < max(clients):
+    check_counts((*clients, rounds))
+    per_round = requests // rounds
+    if per_round < max(clients):
         raise ConfigError(
             f"{requests} requests in {rounds} rounds are too few for {max(clients)} clients",
-            hint=f"use --requests {3 * max(clients) * max(rounds, 1)} or more",
+            hint=f"use --requests {3 * max(clients) * rounds} or more",
         )
-    texts = question_texts(questions)
-    settings: dict[str, object] = {
-        "index": index,
-        "questions": questions,
-        "requests": requests,
-        "rounds": rounds,
-        "top_k": top_k,
-        "retriever": retriever,
-        "reader": reader or "shipped",
-        "precision": precision,
-    }
-    title = "latency [over requests] and throughput"
-    report = Report("serve", settings, title)
+    report = Report("latency [over requests] and throughput")
     arguments = ["--retriever", retriever, "--precision", precision]
     if reader:
         arguments += ["--reader", reader]
-    results: dict[tuple[int, str], list[LoadResult]] = {}
+    texts = [question.text for question in read_questions(questions)]
     with (
         ServerProcess(index, arguments=arguments) as batching,
         ServerProcess(index, arguments=arguments, settings={"batch_max_size": 1}) as single,
-        Progress(2 * rounds * per_round * len(clients), "requests", "serve") as progress,
     ):
         servers = {"batching": batching, "one by one": single}
-
-        def load(count: int, name: str) -> None:
-            before = results[count, name]
-            result = run_load(
-                servers[name],
-                texts,
-                clients=count,
-                requests=per_round,
-                top_k=top_k,
-                first=len(before) * per_round,
-            )
-            before.append(result)
-            progress.update(per_round)
-
-        for server in servers.values():  # warm up
-            most = max(clients)
-            run_load(server, texts, clients=most, requests=2 * most, top_k=top_k)
-        runs = {}
-        for count, name in product(clients, servers):
-            results[count, name] = []
-            runs[f"{count}, {name}"] = partial(load, count, name)
-        time_interleaved(runs, rounds=rounds, warm_up=0)
-    for (count, name), loads in results.items():
-        latencies = list(chain.from_iterable(load.latencies_s for load in loads))
-        walls = [load.wall_s for load in loads]
-        alone = [load.wall_s for load in results[count, "one by one"]]
-        report.rows[f"{count} clients, {name}"] = {
-            "p50 ms": percentile(latencies, 50).times(1000),
-            "p95 ms": percentile(latencies, 95).times(1000),
-            "requests/s": len(latencies) / sum(walls),
-            "throughput / one by one": ratio(alone, walls),
-        }
+        asked = {name: cycle(texts) for name in servers}
+        for name, server in servers.items():  # warm up
+            run_load(server, asked[name], max(clients), 2 * max(clients), top_k)
+        for count in clients:
+            loads = {}
+            for name, server in servers.items():
+                loads[name] = partial(run_load, server, asked[name], count, per_round, top_k)
+            timings = time_interleaved(loads, rounds=rounds, warm_up=0)
+            alone_s = timings["one by one"].elapsed_s
+            for name, times in timings.items():
+                latencies_s = list(chain.from_iterable(times.results))
+                report.rows[f"{count} clients, {name}"] = {
+                    "p50 ms": percentile_ms(latencies_s),
+                    "p95 ms": percentile_ms(latencies_s, 95),
+                    "requests/s": len(latencies_s) / sum(times.elapsed_s),
+                    "throughput / one by one": ratio(alone_s, times.elapsed_s),
+                }
     return report
 
 
 def run_load(
-    server: ServerProcess,
-    questions: Sequence[str],
-    *,
-    clients: int,
-    requests: int,
-    top_k: int,
-    first: int = 0,
-) -> LoadResult:
-    """Send `requests` questions from `clients` threads; each client has a connection of its own and
-    sends the next question after its answer.
+    server: ServerProcess, questions: Iterator[str], clients: int, requests: int, top_k: int
+) -> list[float]:
+    """Send questions from threads, each with a connection of its own, which sends the next question
+    after its answer; returns the seconds of each request.
 
     Args:
-        questions: sent in turn, beginning with number `first`, so that repeated runs ask different
-            ones; used again from the start if they run out.
         top_k: passages read for each question.
 
     Raises:
-        RagError: a request failed.
+        DataError: the server refused a request.
     """
     client = threading.local()
-    connections: list[HTTPConnection] = []
 
-    def connect() -> None:
-        client.connection = HTTPConnection(server.host, server.port, timeout=300)
-        connections.append(client.connection)
-
-    def ask(number: int) -> float:
-        question = questions[(first + number) % len(questions)]
+    def ask(question: str) -> float:
         began = time.perf_counter()
         post_json(client.connection, "/v1/ask", {"question": question, "top_k": top_k})
         return time.perf_counter() - began
 
-    began = time.perf_counter()
-    pool = ThreadPoolExecutor(min(clients, requests), initializer=connect)
-    try:
-        latencies_s = list(pool.map(ask, range(requests)))
-    except (RagError, OSError, HTTPException, ValueError) as error:
-        raise RagError(f"a request failed: {error}", hint="look at the server's log") from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-        for connection in connections:
-            connection.close()
-    return LoadResult(latencies_s, time.perf_counter() - began)
+    with ExitStack() as opened:
+
+        def connect() -> None:
+            connection = HTTPConnection(server.host, server.port, timeout=300)
+            client.connection = opened.enter_context(closing(connection))
+
+        with ThreadPoolExecutor(clients, initializer=connect) as pool:
+            return list(pool.map(ask, islice(questions, requests)))

@@ -5,12 +5,14 @@ import random
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from http.client import HTTPConnection
+from itertools import chain
 from pathlib import Path
 
-from rag.bench.common import percentile, ratio
+from rag.bench.common import percentile_ms, ratio, time_interleaved
 from rag.bench.report import Figure, Report
 from rag.bench.server_process import ServerProcess, post_json
 from rag.core.log import Progress
@@ -39,9 +41,7 @@ def run_shelves_benchmark(
         requests: Questions to one shelf of many and to the same index alone, in turn.
         folder: Where the indexes are built, and found again; a temporary folder by default.
     """
-    settings: dict[str, object] = {"shelves": shelves, "passages": passages}
-    settings["requests"] = requests
-    report = Report("shelves", settings, "a server after questions to all of it")
+    report = Report("a server after questions to all of it")
     with ExitStack() as opened:
         if folder is None:
             folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="rag-shelves-")))
@@ -56,25 +56,23 @@ def run_shelves_benchmark(
                 asked = names if title != "one index" else [""] * shelves
                 _ask(server, [*asked, *asked], seed=1)
                 report.rows[title] = _sizes(server.process.pid)
-                together = percentile(_ask(server, [""] * 5, seed=3), 50)
-                report.rows[title]["all at once, ms"] = together.times(1000)
+                together_s = _ask(server, [""] * 5, seed=3)
+                report.rows[title]["all at once, ms"] = percentile_ms(together_s)
         alone = folder / "shelves" / names[0]
         of_shelves = opened.enter_context(ServerProcess(None, arguments=arguments))
         of_one = opened.enter_context(ServerProcess(alone, arguments=arguments[:2]))
         # Java grows fast with use: both get as many questions before.
         _ask(of_shelves, names, seed=2)
         _ask(of_one, [""] * len(names), seed=2)
-        seconds = {"of many": list[float](), "alone": list[float]()}
-        servers = {"of many": (of_shelves, names[0]), "alone": (of_one, "")}
-        order = list(servers)
-        for number in range(requests):
-            # In turn, so that a slow moment of the machine affects both.
-            for title in order:
-                server, name = servers[title]
-                seconds[title] += _ask(server, [name], seed=number)
-            order.reverse()
+        contestants: dict[str, Callable[[], list[float]]] = {}
+        for title, server, name in (("of many", of_shelves, names[0]), ("alone", of_one, "")):
+            # Each call asks the next question.
+            answers = map(partial(_ask, server, [name]), range(requests))
+            contestants[title] = partial(next, answers)
+        timings = time_interleaved(contestants, rounds=requests, warm_up=0)
+    seconds = {title: [*chain.from_iterable(of.results)] for title, of in timings.items()}
     for title, values in seconds.items():
-        report.rows[f"one shelf, {title}"] = {"p50 ms": percentile(values, 50).times(1000)}
+        report.rows[f"one shelf, {title}"] = {"p50 ms": percentile_ms(values)}
     of_both = ratio(seconds["of many"], seconds["alone"])
     report.rows["one shelf, of many"]["p50 / alone"] = of_both
     return report
@@ -111,7 +109,7 @@ def _words(words: random.Random, count: int) -> list[str]:
     return [f"word{int(_VOCABULARY ** words.random())}" for _ in range(count)]
 
 
-def _ask(server: ServerProcess, names: Sequence[str], *, seed: int) -> list[float]:
+def _ask(server: ServerProcess, names: Sequence[str], seed: int) -> list[float]:
     """The seconds of a question to each of these shelves, one after the other."""
     words = random.Random(f"questions {seed}")
     seconds = []

@@ -66,7 +66,7 @@ def _row(name: str, claims: Sequence[Claim], verdicts: Verdicts, more: Sequence[
     labels = _labels(claims)
     predicted = [label for label, _ in verdicts]
     right = [float(one == other) for one, other in zip(labels, predicted, strict=True)]
-    [accuracy] = bootstrap(right)
+    accuracy = bootstrap(right)
     calibration = measure_calibration([share for _, share in verdicts], right)
     ece = calibration["ece"] if calibration else float("nan")
     f1 = macro_f1(labels, predicted)
@@ -102,7 +102,7 @@ def main(
         for part, baseline in opened.items():
             guesses = [label for label, _ in judge(baseline, claims, part)]
             more.append(_percent(macro_f1(_labels(claims), guesses)))
-        [exchanged] = bootstrap(share_of_exchanged(judged, claims))
+        exchanged = bootstrap(share_of_exchanged(judged, claims))
         verdicts = judge(judged, claims)
         print("|", " | ".join(_row(name, claims, verdicts, [*more, _percent(exchanged)])), "|")
         pooled += verdicts

@@ -37,6 +37,7 @@ def make_app(words: Sequence[str]) -> App:
 def _command(name: str) -> Callable[..., None]:
     """A command that runs a benchmark and prints its report."""
     benchmark = getattr(import_module(f"rag.bench.{name}"), f"run_{name}_benchmark")
+    signature = inspect.signature(benchmark)
 
     @with_options(options_from(benchmark, documented(bench)))
     def command(*, json: Figures = None, **settings: object) -> None:
@@ -45,10 +46,12 @@ def _command(name: str) -> Callable[..., None]:
 
         setup_logging("WARNING")
         use_threads()
+        given = signature.bind(**settings)
+        given.apply_defaults()
         report = benchmark(**settings)
         if json is not None:
-            report.write(json)
-        print(report.to_text())
+            report.write(json, name, given.arguments)
+        print(report.to_text(name, given.arguments))
 
     command.__doc__ = inspect.getdoc(benchmark)
     return command

@@ -102,11 +102,9 @@ def _group_figures(
 
 
 def _intervals(columns: Mapping[str, Float64], settings: EvaluationSettings) -> dict[str, Any]:
-    intervals: dict[str, Any] = {}
-    for name, column in columns.items():
-        (interval,) = bootstrap(column, seed=settings.seed)
-        intervals[name] = interval.to_json()
-    return intervals
+    return {
+        name: bootstrap(column, seed=settings.seed).to_json() for name, column in columns.items()
+    }
 
 
 def _accuracy_curve(ranks: Float64, deepest: int) -> list[dict[str, Any]]:

@@ -1,12 +1,11 @@
 """Uncertainty of a figure, and whether two systems differ: bootstrap, randomisation, McNemar, Holm.
 
-All functions work on one value per question, (n,) or (n, m) for m figures at once; random draws
-come from a seed. The resampling is scipy's.
+All functions work on one value per question; random draws come from a seed. The resampling is scipy's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -61,15 +60,45 @@ class Interval:
         return cls(**numbers)
 
 
-def bootstrap(values: npt.ArrayLike, *, seed: int = 0) -> list[Interval]:
-    """Percentile bootstrap interval of the mean of every column.
+def bootstrap_of(
+    statistic: Callable[..., Float64], *samples: npt.ArrayLike, seed: int = 0
+) -> Interval:
+    """A statistic of samples whose entries belong together, with its percentile bootstrap interval.
 
     Args:
-        values: (n,) or (n, m), one row per question; NaN where a figure is undefined for a
-            question.
+        statistic: takes the samples and `axis`.
+        samples: each (n,).
+    """
+    from scipy.stats import bootstrap as resample
+
+    columns = [np.asarray(sample, np.float64) for sample in samples]
+    n = len(columns[0])
+    value = float(statistic(*columns, axis=-1)) if n else np.nan
+    if n < 2:
+        return Interval(value, value, value, n)
+    resampled = resample(
+        columns,
+        statistic,
+        paired=len(columns) > 1,
+        vectorized=True,
+        n_resamples=RESAMPLES,
+        batch=max(1, _BATCH_CELLS // n),
+        confidence_level=_LEVEL,
+        method="percentile",
+        rng=seed,
+    )
+    low, high = map(float, resampled.confidence_interval)
+    return Interval(value, low, high, n)
+
+
+def bootstrap(values: npt.ArrayLike, *, seed: int = 0) -> Interval:
+    """The mean over questions with its percentile bootstrap interval.
+
+    Args:
+        values: (n,), one per question; NaN where a figure is undefined for a question.
 
     Example:
-        >>> figure = bootstrap([0.0, 1.0, 1.0, 1.0] * 100)[0]
+        >>> figure = bootstrap([0.0, 1.0, 1.0, 1.0] * 100)
         >>> figure.value, figure.n, 0.70 < figure.low < 0.72, 0.78 < figure.high < 0.80
         (0.75, 400, True, True)
 
@@ -78,31 +107,15 @@ def bootstrap(values: npt.ArrayLike, *, seed: int = 0) -> list[Interval]:
         (Clopper-Pearson) interval is given, so that 0 of 5 does not read as "surely 0".
     """
     from scipy.stats import binomtest
-    from scipy.stats import bootstrap as resample
 
-    table = np.asarray(values, dtype=np.float64)
-    intervals = []
-    for column in (table[:, None] if table.ndim == 1 else table).T:
-        defined = column[~np.isnan(column)]
-        n = len(defined)
-        mean = float(defined.mean()) if n else float("nan")
-        if n and mean in (0.0, 1.0) and (defined == mean).all():
-            ends = binomtest(round(mean) * n, n).proportion_ci(_LEVEL, "exact")
-        elif n > 1:
-            ends = resample(
-                (defined,),
-                np.mean,
-                n_resamples=RESAMPLES,
-                batch=max(1, _BATCH_CELLS // n),
-                confidence_level=_LEVEL,
-                method="percentile",
-                rng=seed,
-            ).confidence_interval
-        else:
-            ends = (mean, mean)
-        low, high = map(float, ends)
-        intervals.append(Interval(mean, low, high, n))
-    return intervals
+    column = np.asarray(values, np.float64)
+    defined = column[~np.isnan(column)]
+    n = len(defined)
+    if n and defined[0] in (0.0, 1.0) and (defined == defined[0]).all():
+        mean = float(defined[0])
+        ends = binomtest(int(mean) * n, n).proportion_ci(_LEVEL, "exact")
+        return Interval(mean, float(ends.low), float(ends.high), n)
+    return bootstrap_of(np.mean, defined, seed=seed)
 
 
 def bootstrap_difference(a: npt.ArrayLike, b: npt.ArrayLike) -> Interval:
@@ -110,7 +123,7 @@ def bootstrap_difference(a: npt.ArrayLike, b: npt.ArrayLike) -> Interval:
 
     Systems that do not differ have one around 0, since either could be the better one.
     """
-    difference = bootstrap(_paired(a, b))[0]
+    difference = bootstrap(_paired(a, b))
     if difference.value == difference.low == 0.0:
         return replace(difference, low=-difference.high)
     return difference

@@ -6,7 +6,6 @@ download`, each in the version that `sources.json` names, or in today's where De
 longer; every document is checked against its SHA-256.
 """
 
-import argparse
 import gzip
 import hashlib
 import json
@@ -18,7 +17,10 @@ import zipfile
 from collections.abc import Mapping
 from io import BytesIO
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
+
+from cyclopts import run
 
 from rag.core.errors import ConfigError, DataError, RagError
 from rag.core.files import sha256_file
@@ -42,7 +44,8 @@ def fetch(out: Path, sources: Path = SOURCES) -> int:
     rows = json.loads(sources.read_text("utf-8"))
     missing = [row for row in rows if not _is_there(out, row)]
     errors: list[RagError] = []
-    for (registry, package, version), group in groupby(missing, _source):
+    of_archive = itemgetter("registry", "package", "version")
+    for (registry, package, version), group in groupby(missing, of_archive):
         with tempfile.TemporaryDirectory() as folder:
             try:
                 archive = _download(registry, package, version, Path(folder))
@@ -59,10 +62,6 @@ def fetch(out: Path, sources: Path = SOURCES) -> int:
     return len(missing)
 
 
-def _source(row: Mapping[str, str]) -> tuple[str, str, str]:
-    return row["registry"], row["package"], row["version"]
-
-
 def _is_there(out: Path, row: Mapping[str, str]) -> bool:
     path = out / row["path"]
     return path.is_file() and sha256_file(path) == row["sha256"]
@@ -77,12 +76,12 @@ def _download(registry: str, package: str, version: str, folder: Path) -> Path:
             f"{command[0]} is not installed; {package} {version} comes with it"
         ) from None
     archives = list(folder.iterdir())
-    if not archives and registry == "deb":
+    if archives:
+        return archives[0]
+    if registry == "deb":
         return _download("deb of today", package, version, folder)
-    if done.returncode or len(archives) != 1:
-        detail = (done.stderr.strip().splitlines() or [f"{len(archives)} files"])[-1]
-        raise ConfigError(f"{' '.join(command)} delivered no package: {detail}")
-    return archives[0]
+    reason = done.stderr.strip().rpartition("\n")[2]
+    raise ConfigError(f"{' '.join(command)} delivered no package: {reason}")
 
 
 def _read_member(archive: Path, name: str) -> bytes:
@@ -92,21 +91,18 @@ def _read_member(archive: Path, name: str) -> bytes:
                 return wheel.read(name)
         if archive.suffix == ".deb":
             command = ["dpkg-deb", "--fsys-tarfile", str(archive)]
-            unpacked = subprocess.run(command, capture_output=True, check=True)
-            return _read_tar(BytesIO(unpacked.stdout), f"./{name}")
-        # Everything in a source distribution lies in a folder of its name and version.
-        folder = archive.name.removesuffix(".tar.gz")
-        return _read_tar(BytesIO(archive.read_bytes()), f"{folder}/{name}")
+            content = subprocess.run(command, capture_output=True, check=True).stdout
+            name = f"./{name}"
+        else:
+            # Everything in a source distribution lies in a folder of its name and version.
+            content = archive.read_bytes()
+            name = f"{archive.name.removesuffix('.tar.gz')}/{name}"
+        with tarfile.open(fileobj=BytesIO(content)) as tar:
+            member = tar.extractfile(name)
+            assert member is not None, "documents are no folders"
+            return member.read()
     except KeyError:
         raise DataError(f"{archive.name} has no file {name}") from None
-
-
-def _read_tar(content: BytesIO, member: str) -> bytes:
-    with tarfile.open(fileobj=content) as tar:
-        extracted = tar.extractfile(member)
-        if extracted is None:
-            raise KeyError(member)
-        return extracted.read()
 
 
 def _write(out: Path, row: Mapping[str, str], data: bytes) -> None:
@@ -123,20 +119,18 @@ def _write(out: Path, row: Mapping[str, str], data: bytes) -> None:
     path.write_bytes(data)
 
 
-def main(out: Path, sources: Path = SOURCES) -> int:
-    """The command: the folder, and a list of sources other than `sources.json`; returns the exit
-    status.
+def main(out: Path, sources: Path = SOURCES, /) -> None:
+    """Fetch documents into a folder.
+
+    Args:
+        out: The folder; what is there already is not fetched again.
+        sources: A list of documents.
     """
     try:
         print(f"{fetch(out, sources)} documents written to {out}")
     except RagError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("sources", type=Path, nargs="?", default=SOURCES)
-    sys.exit(main(**vars(parser.parse_args())))
+    run(main)

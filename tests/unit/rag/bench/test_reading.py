@@ -20,7 +20,7 @@ def test_contexts_become_a_corpus_that_does_not_know_the_answers(tmp_path: Path)
         for id, answer, context in samples
     ]
     (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, records)))
-    reading.main(tmp_path / "set.jsonl", tmp_path / "out", words=10)
+    reading.main(tmp_path / "set.jsonl", out=tmp_path / "out", words=10)
     read = [
         list(map(json.loads, (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()))
         for name in ("passages", "questions")
