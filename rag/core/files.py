@@ -169,8 +169,8 @@ def read_json(path: str | Path) -> Any:
         raise DataError(f"{path}: not valid JSON ({error})") from error
 
 
-def records_of_journal(path: Path) -> Iterator[dict[str, object]]:
-    """Records, each with an id, of a JSONL file that grows by a line at a time.
+def records_of_journal(path: Path, key: str = "id") -> Iterator[dict[str, Any]]:
+    """Records, each with this key, of a JSONL file that grows by a line at a time.
 
     A torn last line, left by a killed run, is cut off once all records are read.
 
@@ -186,7 +186,7 @@ def records_of_journal(path: Path) -> Iterator[dict[str, object]]:
                 record = json.loads(line)
             except ValueError:  # of JSON, or of UTF-8
                 break
-            if not line.endswith(b"\n") or not isinstance(record, dict) or "id" not in record:
+            if not line.endswith(b"\n") or not isinstance(record, dict) or key not in record:
                 break
             whole += len(line)
             yield record

@@ -75,9 +75,18 @@ class Progress(tqdm):  # type: ignore[misc]  # tqdm has no types
         unit: what is counted, plural ("passages").
         label: what is being done ("encode").
         initial: units finished by an earlier run.
+        silent: whether nothing is shown, as in all processes but one.
     """
 
-    def __init__(self, total: int | None, unit: str, label: str, *, initial: int = 0) -> None:
+    def __init__(
+        self,
+        total: int | None,
+        unit: str,
+        label: str,
+        *,
+        initial: int = 0,
+        silent: bool = False,
+    ) -> None:
         shown: dict[str, Any] = {"file": sys.stderr, "smoothing": 0.05, "dynamic_ncols": True}
         if not sys.stderr.isatty():
             shown = {
@@ -87,9 +96,9 @@ class Progress(tqdm):  # type: ignore[misc]  # tqdm has no types
                 "miniters": 1,
             }
             shown |= {"ncols": 0, "position": 0}
-        shown["disable"] = any(
-            isinstance(it.formatter, JsonFormatter) for it in logging.getLogger().handlers
-        )
+        handlers = logging.getLogger().handlers
+        is_json = any(isinstance(handler.formatter, JsonFormatter) for handler in handlers)
+        shown["disable"] = silent or is_json
         super().__init__(total=total, unit=f" {unit}", desc=label, initial=initial, **shown)
 
 

@@ -59,13 +59,12 @@ def save_checkpoint(
     master: MasterWeights,
     optimizer: torch.optim.Optimizer,
     state: Mapping[str, Any],
-    hooks: Mapping[str, Any],
 ) -> None:
     """Write the checkpoint of `step` atomically, and delete those that are needed no more.
 
     Args:
-        state: `best_step` in it names the checkpoint with the best score, which is not deleted.
-        hooks: state of the recipe's hooks: tensors, and JSON values.
+        state: JSON values, of which `best_step` names the checkpoint with the best score, which is
+            not deleted; `hooks` is the state of the recipe's hooks, which may have tensors too.
     """
     moments: dict[str, torch.Tensor] = {}
     for name, tensor in zip(master.names, master.master, strict=True):
@@ -73,7 +72,7 @@ def save_checkpoint(
             moments[f"{name}//{key}"] = value
     tensors: dict[str, torch.Tensor] = {}
     values: dict[str, Any] = {}
-    for name, value in hooks.items():
+    for name, value in state["hooks"].items():
         if isinstance(value, torch.Tensor):
             tensors[name] = value
         else:

@@ -4,15 +4,13 @@ batch → forward → loss → backward → clip → step → schedule → log �
 """
 
 import math
-import signal
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -165,171 +163,154 @@ class Method:
     makes_ahead: bool = False
 
 
-def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights]:
+class Fitted(NamedTuple):
+    """The result of the loop: the best weights by `select_by`, or the last.
+
+    Attributes:
+        step: number of steps after which the model had these weights.
+        weights: mixed with the start as `start_share` says.
+        scores: of these weights on held-out data; empty if nothing is held out.
+    """
+
+    step: int
+    weights: Weights
+    scores: Mapping[str, float]
+
+
+def fit(method: Method, config: TrainConfig, world: World) -> Fitted:
     """Train over all batches, resuming from the newest checkpoint in `config.out` if there is one.
 
     Every process calls this.
 
-    Returns:
-        The step of the best weights by `select_by`, or the last; and these weights, fp32 by
-        parameter name, mixed with the start.
-
     Raises:
         RagError: if the loss is not a finite number.
-        ConfigError: if `select_by` names no score.
     """
-    master = method.master
-    hooks = method.hooks
-    bound_kernel_caches()
-    keep_freed_memory()
-    config.out.mkdir(parents=True, exist_ok=True)
-    total_batches = len(method.batches)
-    total_steps = -(-total_batches // config.accumulate)
-    groups = master.groups(config.learning_rate, config.weight_decay, config.learning_rates)
-    optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, eps=1e-8, fused=True)
-    world.broadcast_(master.master)  # all start from the same numbers
-    master.write_back()
-    start = (
-        {name: tensor.clone() for name, tensor in master.state().items()}
-        if config.start_share
-        else {}
-    )
-    step = 0
-    state = dict[str, Any]()
-    best: dict[str, Any] = {"best_step": None, "best_score": -math.inf}
-    resumed = world.broadcast_object(max(complete_checkpoints(config.out), default=None))
-    if resumed is not None:
-        load_checkpoint(resumed, master, optimizer)
-        state = read_checkpoint(resumed, "state")
-        step = state["step"]
-        best = {name: state[name] for name in best}
-        hooks.load_extra_state({**state["hooks"], **read_checkpoint(resumed, "hooks")})
-        if world.is_main:
-            log.info("resumed from %s (step %d of %d)", resumed, step, total_steps)
-    saved = time.monotonic()
-    method.model.train()
-    run_log = RunLog(config, step=step, total_steps=total_steps, state=state, writes=world.is_main)
-    shown = (
-        Progress(total_steps, "steps", "train", initial=step) if world.is_main else nullcontext()
-    )
-    with (
-        closing(hooks),
-        closing(_Batches(method, config.accumulate)) as batches,
-        shown as progress,
-        _stop_requests() as interrupt,
-    ):
-        while step < total_steps:
-            started = time.monotonic()
-            hooks.before_step(step)
-            factor = schedule_factor(config, step, total_steps)
-            for group in optimizer.param_groups:
-                group["lr"] = group["peak"] * factor
-
-            # batch, forward, loss, backward
-            first = step * config.accumulate
-            numbers = range(first, min(first + config.accumulate, total_batches))
-            counts = _accumulate(method, batches, numbers, config.seed, world)
-            counts["_stop"] = float(interrupt.is_set())  # in whichever process
-            counts = _sum_counts(counts, world)
-            _combine_gradients(master, world, len(numbers))
-            value = counts.pop("_loss") / len(numbers)
-            if step == 0 and world.is_main:
-                _warn_of_untrained(method)
-
-            # clip, step
-            norm = float(torch.nn.utils.clip_grad_norm_(master.master, config.clip_norm))
-            if not (math.isfinite(value) and math.isfinite(norm)):
-                raise RagError(
-                    f"step {step}: loss {value} with gradient norm {norm} is not finite",
-                    hint="lower the learning rate, or train with precision fp32",
-                )
-            optimizer.step()
-            master.write_back()
-            step += 1
-            if progress is not None:
-                progress.update()
-
-            # log
-            stop, examples, tokens = (
-                int(counts.pop(name)) for name in ("_stop", "_examples", "_tokens")
-            )
-            run_log.record(
-                step,
-                {"examples": examples, "tokens": tokens, "seconds": time.monotonic() - started},
-                {"loss": value, **{name: total / len(numbers) for name, total in counts.items()}},
-                {"rate": config.learning_rate * factor, "norm": norm, **hooks.log_fields(step)},
-            )
-
-            # evaluate
-            every = config.validate_every_steps
-            is_best = False
-            if method.evaluate is not None and (
-                step == total_steps or (every and step % every == 0)
-            ):
-                scores = _scores(method, start, config.start_share, world)
-                if config.select_by != "last":
-                    score = _selecting(scores, config)
-                    is_best = score > best["best_score"]
-                if is_best:
-                    best = {"best_step": step, "best_score": score}
-                run_log.scores(step, scores, note="  (best so far)" if is_best else "")
-
-            # save
-            is_due = time.monotonic() - saved > config.save_every_s
-            if world.is_main and (is_due or stop or is_best or step == total_steps):
-                state = {**run_log.state(), **best}
-                save_checkpoint(config.out, step, master, optimizer, state, hooks.extra_state())
-                hooks.on_checkpoint()
-                saved = time.monotonic()
-            if stop:
-                world.barrier()  # nobody ends before the main process has saved
-                raise KeyboardInterrupt
+    run = _Run(method, config, world)
+    with closing(method.hooks), closing(run.gradients), run.progress:
+        while run.step < run.total_steps:
+            run.take_step()
+            run.save(is_best=run.evaluate())
     world.barrier()  # what the main process wrote is there for all
-    weights = master.state()
-    if best["best_step"] is not None:
-        step = best["best_step"]
+    step = run.state["best_step"] or run.step
+    weights: Tensors = method.master.state()
+    if step != run.step:
         weights = read_checkpoint(checkpoint_path(config.out, step), "weights")
-    return step, _mixed(weights, start, config.start_share)
+    weights = _mixed(weights, run.start, config.start_share)
+    return Fitted(step, weights, run.state["scores"])
 
 
-@contextmanager
-def _stop_requests() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C or SIGTERM inside the block sets, so that the run ends when
-    its step is saved; the second ends the program at once. Only the main thread can watch; ignored
-    signals stay so.
+class _Run:
+    """A run on its way: optimiser, counters, the best score so far.
+
+    Attributes:
+        step: number of steps taken.
+        start: the weights that training starts from, where they are mixed into the trained ones.
+        state: of the newest checkpoint; `best_step`, `best_score` and `scores` are up to date.
     """
-    requested = threading.Event()
 
-    def request(*_: object) -> None:
-        if requested.is_set():
-            raise KeyboardInterrupt
-        requested.set()
-        log.warning("the run ends when this step is saved; once more ends it now")
-
-    is_main = threading.current_thread() is threading.main_thread()
-    ignored = signal.SIG_IGN
-    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-    before = {
-        n: signal.signal(n, request) for n in numbers if signal.getsignal(n) not in (None, ignored)
-    }
-    try:
-        yield requested
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _selecting(scores: Mapping[str, float], config: TrainConfig) -> float:
-    """The score that selects weights, larger is better; one that is not a number is never best."""
-    if config.select_by not in scores:
-        raise ConfigError(
-            f"weights are selected by {config.select_by!r}, but a validation measures {', '.join(scores)}",
-            hint="set select_by to one of these",
+    def __init__(self, method: Method, config: TrainConfig, world: World) -> None:
+        bound_kernel_caches()
+        keep_freed_memory()
+        config.out.mkdir(parents=True, exist_ok=True)
+        self.method = method
+        self.config = config
+        self.world = world
+        self.gradients = _Gradients(method, config, world)
+        self.total_steps = -(-len(method.batches) // config.accumulate)
+        master = method.master
+        groups = master.groups(config.learning_rate, config.weight_decay, config.learning_rates)
+        self._optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, eps=1e-8, fused=True)
+        # All processes start from the same numbers.
+        world.broadcast_(master.master)
+        master.write_back()
+        self.start = master.copy() if config.start_share else {}
+        self.state = self._resume()
+        self.step: int = self.state["step"]
+        self.progress = Progress(
+            self.total_steps, "steps", "train", initial=self.step, silent=not world.is_main
         )
-    return scores[config.select_by] * (-1.0 if config.select_by in config.lowest else 1.0)
+        self._log = RunLog(config, self.total_steps, self.state, writes=world.is_main)
+        self._saved = time.monotonic()
+        method.model.train()
+
+    def _resume(self) -> dict[str, Any]:
+        """The state of the newest checkpoint, whose weights are loaded; without one that of the
+        start.
+        """
+        newest = max(complete_checkpoints(self.config.out), default=None)
+        newest = self.world.broadcast_object(newest)
+        if newest is None:
+            return {"step": 0, "best_step": None, "best_score": -math.inf, "scores": {}}
+        load_checkpoint(newest, self.method.master, self._optimizer)
+        state = read_checkpoint(newest, "state")
+        self.method.hooks.load_extra_state({**state["hooks"], **read_checkpoint(newest, "hooks")})
+        if self.world.is_main:
+            log.info("resumed from %s (step %d of %d)", newest, state["step"], self.total_steps)
+        return state
+
+    def take_step(self) -> None:
+        """Update the weights once.
+
+        Raises:
+            RagError: loss or gradient is not finite.
+        """
+        config = self.config
+        method = self.method
+        started = time.monotonic()
+        method.hooks.before_step(self.step)
+        factor = schedule_factor(config, self.step, self.total_steps)
+        for group in self._optimizer.param_groups:
+            group["lr"] = group["peak"] * factor
+        counts, means = self.gradients.compute(self.step)
+        master = method.master
+        norm = float(torch.nn.utils.clip_grad_norm_(master.master, config.clip_norm))
+        if not (math.isfinite(means["loss"]) and math.isfinite(norm)):
+            raise RagError(
+                f"step {self.step}: loss {means['loss']} with gradient norm {norm} is not finite",
+                hint="lower the learning rate, or train with precision fp32",
+            )
+        self._optimizer.step()
+        master.write_back()
+        self.step += 1
+        self.progress.update()
+        counts["seconds"] = time.monotonic() - started
+        rate = config.learning_rate * factor
+        values = {"rate": rate, "norm": norm, **method.hooks.log_fields(self.step)}
+        self._log.record(self.step, counts, means, values)
+
+    def evaluate(self) -> bool:
+        """Measure the model on held-out data where that is due; whether it is the best so far."""
+        config = self.config
+        every = config.validate_every_steps
+        is_due = self.step == self.total_steps or (every and self.step % every == 0)
+        if self.method.evaluate is None or not is_due:
+            return False
+        scores = _scores(self.method, self.start, config.start_share, self.world)
+        # A score that is not a number is never best.
+        score = -math.inf
+        if config.select_by != "last":
+            score = scores[config.select_by] * (-1.0 if config.select_by in config.lowest else 1.0)
+        is_best = score > self.state["best_score"]
+        if is_best:
+            self.state |= {"best_step": self.step, "best_score": score}
+        if is_best or self.state["best_step"] is None:
+            self.state["scores"] = scores
+        self._log.scores(self.step, scores, note="  (best so far)" if is_best else "")
+        return is_best
+
+    def save(self, *, is_best: bool) -> None:
+        """Write a checkpoint, in the main process, if it is due, the best or the last."""
+        config = self.config
+        is_due = time.monotonic() - self._saved > config.save_every_s
+        if self.world.is_main and (is_due or is_best or self.step == self.total_steps):
+            hooks = self.method.hooks
+            state = {**self.state, **self._log.state(), "hooks": hooks.extra_state()}
+            save_checkpoint(config.out, self.step, self.method.master, self._optimizer, state)
+            hooks.on_checkpoint()
+            self._saved = time.monotonic()
 
 
-def _mixed(weights: Tensors, start: Tensors, share: float) -> dict[str, torch.Tensor]:
+def _mixed(weights: Tensors, start: Tensors, share: float) -> Weights:
     """Trained weights, mixed with the start as `start_share` says."""
     mixed = {name: weights[name].to(old.device).lerp(old, share) for name, old in start.items()}
     return {**weights, **mixed}
@@ -340,7 +321,7 @@ def _scores(method: Method, start: Tensors, share: float, world: World) -> dict[
     scores: dict[str, float] = {}
     if world.is_main:
         master = method.master
-        trained = {name: tensor.clone() for name, tensor in master.state().items()} if start else {}
+        trained = master.copy() if start else {}
         if start:
             master.load(_mixed(trained, start, share))
         assert method.evaluate is not None
@@ -351,20 +332,47 @@ def _scores(method: Method, start: Tensors, share: float, world: World) -> dict[
     return dict(world.broadcast_object(scores))
 
 
-class _Batches:
-    """The batches of a run in order, of which a thread makes the next one if the method allows it.
-
-    Args:
-        accumulate: batches of a step.
+class _Gradients:
+    """Computes the gradients of a run's steps, in order; a thread makes the next batch if the
+    method allows it.
     """
 
-    def __init__(self, method: Method, accumulate: int) -> None:
+    def __init__(self, method: Method, config: TrainConfig, world: World) -> None:
         self._method = method
-        self._accumulate = accumulate
+        self._config = config
+        self._world = world
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rag-batch")
         self._next: Future[Any] | None = None
 
-    def take(self, number: int) -> Any:
+    def compute(self, step: int) -> tuple[dict[str, float], dict[str, float]]:
+        """Add up the gradients of a step's batches over all processes.
+
+        Returns:
+            Sums of "examples" and "tokens"; and means of "loss" and its parts over the batches.
+        """
+        method = self._method
+        world = self._world
+        accumulate = self._config.accumulate
+        numbers = range(len(method.batches))[step * accumulate : (step + 1) * accumulate]
+        counts = dict.fromkeys(("examples", "tokens"), 0.0)
+        means: dict[str, float] = defaultdict(float)
+        for number in numbers:
+            # The same dropout in a resumed run.
+            draw = generator(self._config.seed, number, world.rank)
+            torch.manual_seed(int(draw.integers(1 << 62)))
+            batch = self._take(number)
+            is_divided = world.size > 1 and not method.shares
+            loss = _divided_loss(method, batch, world) if is_divided else method.loss(batch)
+            loss.compute_gradients(method.master.gather_gradients)
+            counts["examples"] += loss.examples
+            counts["tokens"] += loss.tokens
+            for name, value in {**loss.parts, "loss": loss.value}.items():
+                is_tensor = isinstance(value, torch.Tensor)
+                means[name] += float(value.detach() if is_tensor else value) / len(numbers)
+        _combine_gradients(method.master, world, len(numbers))
+        return _summed(counts, world), _summed(means, world)
+
+    def _take(self, number: int) -> Any:
         """Batch `number`, which follows the one that was taken before."""
         batches = self._method.batches
         batch = batches[number] if self._next is None else self._next.result()
@@ -375,50 +383,15 @@ class _Batches:
 
     def _may_make(self, number: int) -> bool:
         """Whether a batch can be made before its step begins."""
-        if not self._method.makes_ahead or number >= len(self._method.batches):
+        method = self._method
+        if not method.makes_ahead or number >= len(method.batches):
             return False
-        step, place = divmod(number, self._accumulate)
-        return place > 0 or not self._method.hooks.changes_batches(step)
+        step, place = divmod(number, self._config.accumulate)
+        return place > 0 or not method.hooks.changes_batches(step)
 
     def close(self) -> None:
         """Wait for the batch that is being made, and end the thread."""
         self._thread.shutdown(cancel_futures=True)
-
-
-def _accumulate(
-    method: Method, batches: _Batches, numbers: range, seed: int, world: World
-) -> dict[str, float]:
-    """Add up the gradients of a step's batches; returns this process's sums of losses, examples,
-    …
-    """
-    sums: dict[str, float] = defaultdict(float)
-    for number in numbers:
-        # the same dropout in a resumed run
-        torch.manual_seed(int(generator(seed, number, world.rank).integers(1 << 62)))
-        batch = batches.take(number)
-        is_divided = world.size > 1 and not method.shares
-        loss = _divided_loss(method, batch, world) if is_divided else method.loss(batch)
-        loss.compute_gradients(method.master.gather_gradients)
-        shares = {
-            "_examples": loss.examples,
-            "_tokens": loss.tokens,
-            **loss.parts,
-            "_loss": loss.value,
-        }
-        for name, share in shares.items():
-            sums[name] += float(share.detach() if isinstance(share, torch.Tensor) else share)
-    return sums
-
-
-def _warn_of_untrained(method: Method) -> None:
-    """Name the networks of the model that are to be trained, and that no gradient has reached."""
-    master = method.master
-    tensors = zip(master.names, master.master, strict=True)
-    unreached = {name for name, tensor in tensors if tensor.grad is None}
-    for network, module in method.model.named_modules():
-        inside = {name for name in master.names if name.startswith(f"{network}.")}
-        if hasattr(module, "to_compute") and inside and inside <= unreached:
-            log.warning("%s is to be trained, but no gradient reaches it in step 0", network)
 
 
 def _divided_loss(method: Method, batch: Any, world: World) -> Loss:
@@ -455,11 +428,11 @@ def _divided_loss(method: Method, batch: Any, world: World) -> Loss:
     return replace(loss, value=share * loss.value, parts=parts)
 
 
-def _sum_counts(counts: dict[str, float], world: World) -> dict[str, float]:
+def _summed(numbers: Mapping[str, float], world: World) -> dict[str, float]:
     """Summed over the processes, which count the same things."""
-    names = sorted(counts)
+    names = sorted(numbers)
     values = torch.tensor(
-        [counts[name] for name in names], dtype=torch.float64, device=world.device
+        [numbers[name] for name in names], dtype=torch.float64, device=world.device
     )
     world.sum_([values])
     return dict(zip(names, values.tolist(), strict=True))

@@ -77,7 +77,7 @@ class MasterWeights:
         self.write_back()
 
     def groups(
-        self, rate: float, weight_decay: float = 0.0, rates: Mapping[str, float] | None = None
+        self, rate: float, weight_decay: float = 0.0, rates: Mapping[str, float] = {}
     ) -> list[dict[str, Any]]:
         """Optimiser groups with their peak rates: decay on matrices, none on biases and norms (1-d
         tensors).
@@ -96,28 +96,32 @@ class MasterWeights:
             >>> [(group["peak"], len(group["params"])) for group in groups]
             [(0.001, 2), (1e-05, 1), (0.1, 1)]
         """
-        peaks = {"": rate, **(rates or {})}
-        prefixes = {
-            name: [p for p in peaks if f"{name}.".startswith(f"{p}.")] for name in self.names
-        }
-        if unused := sorted(set(peaks).difference([""], *prefixes.values())):
+        members = defaultdict[tuple[float, float], list[torch.Tensor]](list)
+        unused = set(rates)
+        for name, tensor in zip(self.names, self.master, strict=True):
+            matching = [prefix for prefix in rates if f"{name}.".startswith(f"{prefix}.")]
+            unused.difference_update(matching)
+            peak = rates.get(max(matching, key=len, default=""), rate)
+            members[peak, weight_decay * (tensor.ndim > 1)].append(tensor)
+        if unused:
             parts = sorted({name.partition(".")[0] for name in self.names})
             raise ConfigError(
-                f"a learning rate is given for {', '.join(unused)}, but no trained parameter has such a name",
+                f"a learning rate is given for {', '.join(sorted(unused))}, but no trained parameter "
+                "has such a name",
                 hint=f"they begin with {', '.join(parts)}",
             )
-        members = defaultdict[tuple[float, str], list[torch.Tensor]](list)
-        for name, tensor in zip(self.names, self.master, strict=True):
-            prefix = max(prefixes[name], key=len, default="")
-            members[weight_decay if tensor.ndim > 1 else 0.0, prefix].append(tensor)
         return [
-            {"params": tensors, "weight_decay": decay, "peak": peaks[prefix]}
-            for (decay, prefix), tensors in members.items()
+            {"params": tensors, "weight_decay": decay, "peak": peak}
+            for (peak, decay), tensors in members.items()
         ]
 
     def state(self) -> dict[str, torch.Tensor]:
         """Name → fp32 copy."""
         return {name: master.detach() for name, master in zip(self.names, self.master, strict=True)}
+
+    def copy(self) -> dict[str, torch.Tensor]:
+        """The state as it is now, whatever training changes after that."""
+        return {name: tensor.clone() for name, tensor in self.state().items()}
 
 
 def _to_compute(module: torch.nn.Module, dtype: torch.dtype) -> None:

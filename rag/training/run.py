@@ -15,7 +15,6 @@ from rag.training.config import TrainConfig
 from rag.training.distributed import World
 from rag.training.fit import Method, fit
 from rag.training.run_folder import claimed
-from rag.training.run_log import read_metrics
 
 log = get_logger(__name__)
 
@@ -66,14 +65,9 @@ def train(
                 f"select_by={config.select_by} is measured on held-out data, and nothing is held out",
                 hint="hold out a larger share, or set select_by=last",
             )
-        step, weights = fit(method, config, world)
+        step, weights, scores = fit(method, config, world)
         if world.is_main:
-            records = read_metrics(config.out / "metrics.jsonl")
-            chosen = [
-                pair for record in records if record["step"] == step for pair in record.items()
-            ]
-            measured = {k.removeprefix("eval/"): v for k, v in chosen if k.startswith("eval/")}
-            figures = method.export({**method.master.frozen, **weights}) or measured
+            figures = method.export({**method.master.frozen, **weights}) or scores
             atomic_write_json(config.out / "figures.json", {"step": step, "figures": figures})
             card = render_card(config, method.card, {**method.facts, "steps": step}, figures)
             atomic_write_text(finished / "README.md", card)

@@ -3,11 +3,10 @@
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rag.core.files import atomic_write_text
+from rag.core.files import atomic_write_text, records_of_journal
 from rag.core.log import get_logger
 from rag.training.config import TrainConfig
 
@@ -20,34 +19,21 @@ log = get_logger(__name__)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Records of a metrics.jsonl; a torn last line is passed over."""
-    records: list[dict[str, Any]] = []
-    if not path.exists():
-        return records
-    for line in path.read_text(encoding="utf-8").splitlines():
-        with suppress(json.JSONDecodeError):
-            records.append(json.loads(line))
-    return records
+    """Records of a metrics.jsonl; a torn last line is cut off."""
+    return list(records_of_journal(path, key="step"))
 
 
 class RunLog:
     """Counts steps and reports them, on the screen and in metrics.jsonl.
 
     Args:
-        step: steps taken before; later records of an interrupted run are cut off.
-        state: the value of `state` at the checkpoint from which the run resumes, or an empty
-            mapping.
+        state: that of the checkpoint from which the run resumes, with the number of its step; later
+            records of an interrupted run are cut off.
         writes: False writes nothing (in all processes but one).
     """
 
     def __init__(
-        self,
-        config: TrainConfig,
-        *,
-        step: int,
-        total_steps: int,
-        state: Mapping[str, Any],
-        writes: bool,
+        self, config: TrainConfig, total_steps: int, state: Mapping[str, Any], *, writes: bool
     ) -> None:
         self._path = config.out / "metrics.jsonl"
         self._total = total_steps
@@ -60,9 +46,11 @@ class RunLog:
         # The total of each value, and the number of steps that have it.
         self._means: dict[str, tuple[float, int]] = dict(state.get("sums", {}))
         if writes:
-            earlier = [record for record in read_metrics(self._path) if record["step"] <= step]
-            lines = [json.dumps(record) + "\n" for record in earlier]
-            atomic_write_text(self._path, "".join(lines))
+            lines = ""
+            for record in read_metrics(self._path):
+                if record["step"] <= state["step"]:
+                    lines += json.dumps(record) + "\n"
+            atomic_write_text(self._path, lines)
 
     def record(
         self,

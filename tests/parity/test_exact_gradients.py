@@ -280,7 +280,7 @@ def train(world: World, folders: tuple[Path, Path], out: Path, chunk: int | None
         schedule="constant",
         log_every_steps=1,
     )
-    _, weights = fit(toy_method(model, Batches(), loss, shares=True), settings, world)
+    weights = fit(toy_method(model, Batches(), loss, shares=True), settings, world).weights
     return {"loss": read_metrics(out / "metrics.jsonl")[-1]["loss"], **weights}
 
 

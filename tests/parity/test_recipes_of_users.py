@@ -179,7 +179,7 @@ def fitted(world: World, out: Path, kind: Callable[[Any], Any]) -> list[float]:
     model = torch.nn.Linear(1, 1)
     given = TrainConfig(out=out, name="toy", learning_rate=0.1, log_every_steps=1)
     method = toy_method(model, Squares(kind), lambda batch: masked_squares(model, batch))
-    _, weights = fit(method, given, world)
+    weights = fit(method, given, world).weights
     records = read_metrics(out / "metrics.jsonl")
     figures = [record[name] for record in records for name in ("loss", "error", "norm", "examples")]
     return [*figures, *(float(tensor) for tensor in weights.values())]

@@ -94,7 +94,7 @@ def train(
     )
     with patch.object(fit_module, "time", clock):
         method = toy_method(model, Batches(), loss, None, hooks, shares=True)
-        _, weights = fit(method, config, world or World(device=device))
+        weights = fit(method, config, world or World(device=device)).weights
     return [record["loss"] for record in read_metrics(out / "metrics.jsonl")], weights
 
 
