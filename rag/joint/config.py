@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -14,8 +15,10 @@ from retrievers.training.config import BiEncoderConfig, CorpusConfig, HeldOutCon
 if TYPE_CHECKING:
     from indexers.protocols import EncodesCorpus
     from rag.data.examples import Needed
+    from rag.joint.losses import Objective
 
 DocumentSide = Literal["frozen", "reencode"]
+TRAINED = "trained"
 
 
 class LiveIndexConfig(RefreshedConfig, BiEncoderConfig):
@@ -42,6 +45,9 @@ class JointTrainConfig(LiveIndexConfig, QuestionsConfig):
         top_k: passages per question, K.
         over_retrieve: number of passages taken from the index, of which the `top_k` best by the
             vectors of the model as it is are read; 0 takes `top_k`.
+        retriever: "trained", or a fixed retriever of the index (`retrievers.open`) such as "bm25":
+            then only the generator is trained, with that retriever's passages.
+        prior_scale: factor on such a retriever's scores, whose softmax is p(z|x).
         generator: folder of `rag train generator`, or any sequence-to-sequence checkpoint.
         reader_dropout: dropout rate of the generator; None keeps the model's.
         template: format of its input, with {question}, {title} and {text} as placeholders; None
@@ -49,6 +55,8 @@ class JointTrainConfig(LiveIndexConfig, QuestionsConfig):
         reader_passage_tokens: maximum length of its input, special tokens included.
         reader_question_tokens, answer_tokens: maximum lengths of question and answer.
         batch_tokens: number of tokens that are encoded at a time.
+        marginal: "sequence" marginalises over passages per whole answer, "token" per token of the
+            answer.
 
     `select_by` may be "em", "f1", "nll" or a top-k, of held-out questions.
     """
@@ -60,6 +68,8 @@ class JointTrainConfig(LiveIndexConfig, QuestionsConfig):
     document_side: DocumentSide = "frozen"
     top_k: int = Field(default=5, ge=1)
     over_retrieve: int = Field(default=0, ge=0)
+    retriever: str = TRAINED
+    prior_scale: float = Field(default=1.0, gt=0)
     shared: bool = False
     generator: str
     reader_dropout: float | None = Field(default=None, ge=0, lt=1)
@@ -68,6 +78,22 @@ class JointTrainConfig(LiveIndexConfig, QuestionsConfig):
     reader_question_tokens: int | None = Field(default=None, ge=1)
     answer_tokens: int | None = Field(default=None, ge=1)
     batch_tokens: int | None = Field(default=None, ge=1)
+    marginal: Marginal
+
+    @property
+    def mode(self) -> str:
+        """How the finished reader reads, see `GeneratorSettings`."""
+        raise NotImplementedError
+
+    def objective(self) -> Objective:
+        """The loss."""
+        raise NotImplementedError
+
+    def train_model(self, *, encode: EncodesCorpus | None = None) -> Path:
+        """See `rag.joint.rag.train_joint`."""
+        from rag.joint.rag import train_joint
+
+        return train_joint(self, encode=encode)
 
     @model_validator(mode="after")
     def _cross_check_joint(self) -> JointTrainConfig:
@@ -75,6 +101,10 @@ class JointTrainConfig(LiveIndexConfig, QuestionsConfig):
             raise ValueError(
                 f"over_retrieve ({self.over_retrieve}) must be more than top_k ({self.top_k})"
             )
+        if self.retriever == TRAINED and self.prior_scale != 1:
+            raise ValueError("prior_scale is for a fixed retriever: a trained one learns its scale")
+        if self.retriever != TRAINED and self.document_side != "frozen":
+            raise ValueError(f"retriever {self.retriever} is fixed: set document_side to frozen")
         return self
 
 
@@ -82,12 +112,7 @@ class RagTrainConfig(JointTrainConfig):
     """Settings of `rag train rag`.
 
     Attributes:
-        marginal: "sequence" marginalises over passages per whole answer, "token" per token of the
-            answer.
         smoothing: label smoothing of the marginal likelihood.
-        retriever: "trained", or a fixed retriever of the index (`retrievers.open`) such as "bm25":
-            then only the generator is trained, with that retriever's passages.
-        prior_scale: factor on such a retriever's scores, whose softmax is p(z|x).
     """
 
     recipe: ClassVar[str] = "rag"
@@ -95,22 +120,17 @@ class RagTrainConfig(JointTrainConfig):
     name: str = Field(default="rag", min_length=1)
     marginal: Marginal = "sequence"
     smoothing: float = Field(default=0.0, ge=0, lt=1)
-    retriever: str = "trained"
-    prior_scale: float = Field(default=1.0, gt=0)
 
-    @model_validator(mode="after")
-    def _cross_check_retriever(self) -> RagTrainConfig:
-        if self.retriever == "trained" and self.prior_scale != 1:
-            raise ValueError("prior_scale is for a fixed retriever: a trained one learns its scale")
-        if self.retriever != "trained" and self.document_side != "frozen":
-            raise ValueError(f"retriever {self.retriever} is fixed: leave document_side at frozen")
-        return self
+    @property
+    def mode(self) -> str:
+        """See `JointTrainConfig`."""
+        return f"rag-{self.marginal}"
 
-    def train_model(self, *, encode: EncodesCorpus | None = None) -> Path:
-        """See `train_rag`."""
-        from rag.joint.rag import train_rag
+    def objective(self) -> Objective:
+        """See `rag_loss`."""
+        from rag.joint.losses import rag_loss
 
-        return train_rag(self, encode=encode)
+        return partial(rag_loss, marginal=self.marginal, smoothing=self.smoothing)
 
 
 class EmdrTrainConfig(JointTrainConfig):
@@ -126,12 +146,13 @@ class EmdrTrainConfig(JointTrainConfig):
     name: str = Field(default="emdr2", min_length=1)
     document_side: DocumentSide = "reencode"
     marginal: Marginal = "token"
+    mode: ClassVar[str] = "fid"
 
-    def train_model(self, *, encode: EncodesCorpus | None = None) -> Path:
-        """See `train_emdr2`."""
-        from rag.joint.rag import train_emdr2
+    def objective(self) -> Objective:
+        """See `emdr2_loss`."""
+        from rag.joint.losses import emdr2_loss
 
-        return train_emdr2(self, encode=encode)
+        return partial(emdr2_loss, marginal=self.marginal)
 
 
 class OrqaTrainConfig(BiEncoderConfig, QuestionsConfig):
@@ -149,16 +170,14 @@ class OrqaTrainConfig(BiEncoderConfig, QuestionsConfig):
         reader_dropout: dropout of its hidden states and attention weights.
         freeze_word_embeddings: leave its word embedding matrix as it is.
         reader_tokens: maximum length of question, title and text together; the rest is truncated.
-        reader_question_tokens, title_tokens: lengths that questions and titles are truncated to, in
-            the finished reader too.
         max_answer_tokens: maximum length of a span.
 
-    `select_by` may be "em" or a top-k, of held-out questions.
+    `select_by` may be "em", "f1" or a top-k, of held-out questions.
     """
 
     recipe: ClassVar[str] = "orqa"
     needs: ClassVar[Needed] = "questions"
-    measured: ClassVar[tuple[str, ...]] = ("em", "mrr", "top1", "top5", "top20")
+    measured: ClassVar[tuple[str, ...]] = ("em", "f1", "mrr", "top1", "top5", "top20")
 
     index: Path
     early: int = Field(default=5000, ge=1)
@@ -167,9 +186,7 @@ class OrqaTrainConfig(BiEncoderConfig, QuestionsConfig):
     reader: str | None = None
     reader_dropout: float = Field(default=0.0, ge=0, lt=1)
     freeze_word_embeddings: bool = True
-    reader_tokens: int = Field(default=320, ge=32, le=512)
-    reader_question_tokens: int = Field(default=64, ge=4, le=128)
-    title_tokens: int = Field(default=16, ge=0, le=64)
+    reader_tokens: int = Field(default=320, ge=96, le=512)
     max_answer_tokens: int = Field(default=10, ge=1)
 
     @model_validator(mode="after")

@@ -52,13 +52,20 @@ class Filled(NamedTuple):
 
 class Filler(nn.Module):
     """A network that fills in a sentence's masked words beside a passage; both have at most
-    `max_tokens` together, and passages are truncated. Calling it gives `Filled.logp` from the
-    arguments of `read`.
+    `max_tokens` together, and passages are truncated.
+
+    Raises:
+        ConfigError: the tokenizer has no mask token.
     """
 
     def __init__(
         self, model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, max_tokens: int
     ) -> None:
+        if tokenizer.mask_token_id is None:
+            raise ConfigError(
+                f"{type(tokenizer).__name__} has no mask token",
+                hint="use a BERT-like reader or encoder",
+            )
         super().__init__()
         self.model = model
         self.tokenizer = tokenizer
@@ -77,10 +84,19 @@ class Filler(nn.Module):
         ids: list[list[int]] = encoded["input_ids"]
         return ids
 
-    def read(self, sentences: Sequence[MaskedSentence], passages: TokenLists) -> Filled:
-        """The likelihood of the masked words, which is also what training raises."""
-        logp = self(sentences, passages)
-        return Filled(logp, logp)
+    def forward(self, sentences: Sequence[MaskedSentence], passages: TokenLists) -> Tensor:
+        """`Filled.logp` alone."""
+        return self.read(sentences, passages, learning=False).logp
+
+    def read(
+        self, sentences: Sequence[MaskedSentence], passages: TokenLists, *, learning: bool = True
+    ) -> Filled:
+        """The likelihood of the masked words, and what training raises.
+
+        Args:
+            learning: whether the objective is needed.
+        """
+        raise NotImplementedError
 
     def save(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
         """Write a folder that `rag train realm` starts from; `weights` are fp32, by parameter
@@ -97,16 +113,6 @@ class MaskedReader(Filler):
     """A masked language model of transformers that reads a sentence and a passage together."""
 
     model: PreTrainedModel
-
-    def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, max_tokens: int
-    ) -> None:
-        if tokenizer.mask_token_id is None or _head_of(model) is None:
-            raise ConfigError(
-                f"{type(model).__name__} has no mask token, or no masked language modelling head",
-                hint="use a BERT-like or RoBERTa-like encoder",
-            )
-        super().__init__(model, tokenizer, max_tokens=max_tokens)
 
     @classmethod
     def load(
@@ -139,6 +145,11 @@ class MaskedReader(Filler):
                 dtype=torch.float32,
                 attn_implementation=attention_for(config, device),
             )
+        if _head_of(model) is None:
+            raise ConfigError(
+                f"{type(model).__name__} has no masked language modelling head",
+                hint="use a BERT-like or RoBERTa-like encoder",
+            )
         tokenizer = transformers_tokenizer(folder)
         limit = position_limit(config.to_dict())
         if max_tokens > limit:
@@ -161,10 +172,10 @@ class MaskedReader(Filler):
         self.model.save_pretrained(folder)
         save_tokenizer(self.tokenizer, folder)
 
-    def forward(self, sentences: Sequence[MaskedSentence], passages: TokenLists) -> Tensor:
-        """(B, K, T) log p(y_t | x, z) of the masked tokens, 0 after a sentence's last one; see
-        `read`.
-        """
+    def read(
+        self, sentences: Sequence[MaskedSentence], passages: TokenLists, *, learning: bool = True
+    ) -> Filled:
+        """See `Filler`; the likelihood is also what training raises."""
         device = self.device
         rows = []
         for sentence, listed in zip(sentences, passages, strict=True):
@@ -185,11 +196,12 @@ class MaskedReader(Filler):
 
         at_masks = hidden[owner, :, place]  # (N, K, H)
         fill_in = _head_of(self.model)
-        assert fill_in is not None  # checked when the reader was made
+        assert fill_in is not None  # checked when it was loaded
         logp = fill_in(at_masks).float().log_softmax(-1)  # (N, K, V)
         values = logp[torch.arange(len(target)), :, target]  # (N, K)
         by_sentence = values.new_zeros(*is_mask.shape, values.shape[1])  # (B, T, K)
-        return by_sentence.index_put((owner, number), values).transpose(1, 2)
+        likelihoods = by_sentence.index_put((owner, number), values).transpose(1, 2)
+        return Filled(likelihoods, likelihoods)
 
 
 def _head_of(model: PreTrainedModel) -> nn.Module | None:

@@ -4,6 +4,7 @@ over an index that is refreshed meanwhile, or by a fixed retriever.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,8 @@ from rag.core.types import Hit, Passage, Query, Question
 from rag.data.selection import check_usable
 from rag.joint.live_index import LiveIndex
 from rag.joint.questions import JUDGED, answer_rank, retrieval_figures
-from readers.protocols import ReadRequest
+from readers.answers import answer_scores, first_answers
+from readers.protocols import Reader, ReadRequest
 from retrievers.protocols import HitLists, Retriever
 from retrievers.training.bi_encoder import BiEncoderModel, score_rows
 
@@ -49,9 +51,11 @@ class Finder(ABC):
 
     @torch.no_grad()
     def judge(
-        self, questions: Sequence[Question], batch_size: int
+        self, questions: Sequence[Question], reader: Reader, batch_size: int
     ) -> tuple[list[ReadRequest], dict[str, float]]:
-        """What a reader is asked about held-out questions, and the figures of their retrieval."""
+        """What the reader is asked about held-out questions, and the figures of retrieval and
+        answers in percent.
+        """
         ranks: list[int | None] = []
         requests = []
         for begin in range(0, len(questions), batch_size):
@@ -62,9 +66,13 @@ class Finder(ABC):
             scores = (found.scores / self.scale).tolist()
             for question, passages, row in zip(part, found.passages, scores, strict=True):
                 requests.append(ReadRequest.of(question.text, passages, row[: len(passages)]))
-        return requests, retrieval_figures(ranks)
+        accepted = [question.answers for question in questions]
+        profiles = [question.answer_profile for question in questions]
+        figures = answer_scores(first_answers(reader, requests), accepted, profiles)
+        return requests, {**figures, **retrieval_figures(ranks)}
 
 
+@dataclass
 class LearningFinder(Finder):
     """A bi-encoder in training, over the live index.
 
@@ -77,50 +85,43 @@ class LearningFinder(Finder):
             of `index`.
     """
 
-    def __init__(
-        self,
-        retriever: BiEncoderModel,
-        index: Index,
-        live_index: LiveIndex,
-        *,
-        top_k: int,
-        over_retrieve: int = 0,
-        encode: bool = False,
-    ) -> None:
-        self._retriever = retriever
-        self._index = index
-        self._live_index = live_index
-        self._top_k = top_k
-        self._over_retrieve = over_retrieve
-        self._encode = encode
-        self.scale = retriever.scale
+    retriever: BiEncoderModel
+    index: Index
+    live_index: LiveIndex
+    top_k: int
+    over_retrieve: int = 0
+    encode: bool = False
+
+    def __post_init__(self) -> None:
+        self.scale = self.retriever.scale
 
     def find(self, questions: Sequence[Question]) -> Retrieved:
         """Passages and their scores, with gradient."""
         vectors = self.vectors(questions)
-        rows = self._live_index.search(vectors, self._over_retrieve or self._top_k)
-        if self._over_retrieve:
+        rows = self.live_index.search(vectors, self.over_retrieve or self.top_k)
+        if self.over_retrieve:
             with torch.no_grad():
                 fresh = self._scores(vectors, rows, encode=True)
-            best = fresh.topk(min(self._top_k, rows.shape[1]), dim=1).indices
+            best = fresh.topk(min(self.top_k, rows.shape[1]), dim=1).indices
             rows = np.take_along_axis(rows, best.cpu().numpy(), axis=1)
-        scores = self._scores(vectors, rows, encode=self._encode)
-        return Retrieved(self._live_index.passages_of(rows), scores)
+        scores = self._scores(vectors, rows, encode=self.encode)
+        return Retrieved(self.live_index.passages_of(rows), scores)
 
     @torch.no_grad()
     def best(self, questions: Sequence[Question], count: int) -> list[list[Passage]]:
         """The first `count` passages of each question, best first."""
-        rows = self._live_index.search(self.vectors(questions), count)
-        return self._live_index.passages_of(rows)
+        rows = self.live_index.search(self.vectors(questions), count)
+        return self.live_index.passages_of(rows)
 
     def vectors(self, questions: Sequence[Question]) -> Tensor:
         """(B, D) vectors of questions, with gradient."""
-        return self._retriever.ask([Query(question.text) for question in questions])
+        return self.retriever.ask([Query(question.text) for question in questions])
 
     def _scores(self, vectors: Tensor, rows: Int64, *, encode: bool) -> Tensor:
-        return score_rows(self._retriever, self._index, vectors, rows, encode=encode)
+        return score_rows(self.retriever, self.index, vectors, rows, encode=encode)
 
 
+@dataclass
 class FixedFinder(Finder):
     """Any fixed retriever: its scores times `scale` are the logits of p(z|x), without gradient.
 
@@ -129,14 +130,11 @@ class FixedFinder(Finder):
         section 4.5.
     """
 
-    def __init__(
-        self, retriever: Retriever, index: Index, top_k: int, scale: float, device: str
-    ) -> None:
-        self._retriever = retriever
-        self._passages = index.passages
-        self._top_k = top_k
-        self._device = device
-        self.scale = scale
+    retriever: Retriever
+    index: Index
+    top_k: int
+    scale: float
+    device: str
 
     def answerable(self, questions: Sequence[Question]) -> list[Question]:
         """The questions for which a passage is retrieved; the others are counted in a warning.
@@ -155,18 +153,18 @@ class FixedFinder(Finder):
 
     def find(self, questions: Sequence[Question]) -> Retrieved:
         """Passages and their scores; at least one passage must be retrieved for every question."""
-        results = self._search(questions, self._top_k)
-        scores = torch.full((len(questions), self._top_k), float("-inf"))
+        results = self._search(questions, self.top_k)
+        scores = torch.full((len(questions), self.top_k), float("-inf"))
         for row, hits in zip(scores, results, strict=True):
             row[: len(hits)] = torch.tensor([hit.score for hit in hits]) * self.scale
-        return Retrieved(list(map(self._stored, results)), scores.to(self._device))
+        return Retrieved(list(map(self._stored, results)), scores.to(self.device))
 
     def best(self, questions: Sequence[Question], count: int) -> list[list[Passage]]:
         """The first `count` passages of each question, best first."""
         return list(map(self._stored, self._search(questions, count)))
 
     def _search(self, questions: Sequence[Question], count: int) -> HitLists:
-        return self._retriever.search([question.text for question in questions], count)
+        return self.retriever.search([question.text for question in questions], count)
 
     def _stored(self, hits: Sequence[Hit]) -> list[Passage]:
-        return self._passages.get_many(np.array([hit.row for hit in hits], np.int64))
+        return self.index.passages.get_many(np.array([hit.row for hit in hits], np.int64))

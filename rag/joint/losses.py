@@ -39,7 +39,7 @@ class AnswerBatch:
     seq2seq: Seq2Seq
     rows: Sequence[Sequence[Sequence[int]]]
     answers: Sequence[Sequence[int]]
-    batch_tokens: int = 8192
+    batch_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

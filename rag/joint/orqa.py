@@ -33,19 +33,18 @@ from torch import Tensor, nn
 
 from indexers.index import Index
 from rag.core.arrays import Int64
-from rag.core.types import Query, Question
+from rag.core.types import Question
+from rag.data.questions import draw_sample
 from rag.data.selection import check_usable
 from rag.joint.config import OrqaTrainConfig
 from rag.joint.finders import LearningFinder
 from rag.joint.live_index import LiveIndex
-from rag.joint.questions import answer_figures, holding_answers, questions_of
+from rag.joint.questions import holding_answers, questions_of
 from rag.runtime.model_files import position_limit
-from rag.runtime.seeds import generator
 from rag.training.distributed import World
 from rag.training.fit import Loss, Method, Weights
 from rag.training.precision import MasterWeights, part
 from rag.training.run import train
-from readers.answers import first_answers
 from readers.extractive.files import start_model
 from readers.extractive.layout import (
     Row,
@@ -135,8 +134,6 @@ def build(config: OrqaTrainConfig, world: World, *, index: Index) -> Method:
     master = MasterWeights(module, config.precision)
     settings = ReaderSettings(
         max_tokens=min(config.reader_tokens, position_limit(reader.encoder.config.to_dict())),
-        question_tokens=config.reader_question_tokens,
-        title_tokens=config.title_tokens,
         max_answer_tokens=config.max_answer_tokens,
         score_weight=retriever.scale,
     )
@@ -205,8 +202,7 @@ class OrqaTask:
     def loss(self, numbers: Int64) -> Loss:
         """Both losses of the training questions with these numbers."""
         questions = [self.questions[number] for number in numbers.tolist()]
-        ids = self.retriever.tokenizer.queries([Query(question.text) for question in questions])
-        vectors = self.retriever.encode_questions(ids)  # (B, D)
+        vectors = self._finder.vectors(questions)  # (B, D)
         rows = self._live_index.search(vectors, self.config.early)  # (B, C)
         retrieval = score_rows(self.retriever, self.index, vectors, rows)  # (B, C)
         answered = self._answered(questions, rows)
@@ -218,7 +214,7 @@ class OrqaTask:
         )
         found = answered.any(1).float().mean()
         parts = {"early": early, "full": full, "found": found, "read": share_right}
-        return Loss(early + full, len(questions), n_tokens + sum(map(len, ids)), parts=parts)
+        return Loss(early + full, len(questions), n_tokens, parts=parts)
 
     def _answered(self, questions: Sequence[Question], rows: Int64) -> Tensor:
         """(B, C) bool, which passages hold an answer of their question; row −1 holds none."""
@@ -236,32 +232,28 @@ class OrqaTask:
         Args:
             rows, retrieval: (B, K) the passages and their scores.
         """
-        distinct, inverse = np.unique(np.maximum(rows, 0), return_inverse=True)
-        numbers = inverse.reshape(rows.shape)
-        passages = self.index.passages.get_many(distinct)
+        passages = self.index.passages.get_many(np.maximum(rows, 0).ravel())
         heads = tokenize_texts(self.tokenizer, [question.text for question in questions])
         titles = tokenize_texts(self.tokenizer, [passage.title for passage in passages])
         texts = tokenize_texts(self.tokenizer, [passage.text for passage in passages])
         longest = self.config.max_answer_tokens
+        matchers = list(map(answer_matcher, questions))
         read: list[Row] = []
         spans: list[tuple[int, int, int]] = []  # row, first token, length − 1
-        for b, question in enumerate(questions):
-            matcher = answer_matcher(question)
+        for number, passage in enumerate(passages):
+            b = number // rows.shape[1]
             head = heads.tokens(b)[: self.settings.question_tokens]
-            for number in numbers[b].tolist():
-                title = titles.tokens(number)[: self.settings.title_tokens]
-                room = self.settings.max_tokens - self._template.size(head, title)
-                window = texts.tokens(number)[:room]
-                row = self._template.row(head, title, window)
-                places = matcher.places(passages[number].text)
-                for first, last in texts.located(number, places, longest):
-                    if last < len(window):
-                        spans.append((len(read), row.text_from + first, last - first))
-                read.append(row)
+            title = titles.tokens(number)[: self.settings.title_tokens]
+            room = self.settings.max_tokens - self._template.size(head, title)
+            row = self._template.row(head, title, texts.tokens(number)[:room])
+            places = matchers[b].places(passage.text)
+            for first, last in texts.located(number, places, longest):
+                if last < room:
+                    spans.append((number, row.text_from + first, last - first))
+            read.append(row)
         ids, mask, types, text = row_tensors(self._template, read)
         right = torch.zeros(*ids.shape, longest, dtype=torch.bool)  # (B·K, L, W)
-        if spans:
-            right[tuple(torch.tensor(spans).T)] = True
+        right[tuple(torch.tensor(spans).long().view(-1, 3).T)] = True
         device = retrieval.device
         logits = self.reader(ids.to(device), mask.to(device), types.to(device))
         start = logits.start.unflatten(0, rows.shape)  # (B, K, L)
@@ -279,9 +271,7 @@ class OrqaTask:
         Raises:
             DataError: none has.
         """
-        count = min(_SAMPLE, len(self.questions))
-        numbers = generator(self.config.seed, 41).choice(len(self.questions), count, replace=False)
-        sample = [self.questions[number] for number in numbers.tolist()]
+        sample = draw_sample(self.questions, _SAMPLE, self.config.seed)
         self.retriever.eval()
         vectors = self._finder.vectors(sample)
         self.retriever.train()
@@ -289,14 +279,12 @@ class OrqaTask:
         usable = int(self._answered(sample, rows).any(1).sum())
         what = f"training questions have an answer among their first {self.config.early} passages"
         hint = "check that the answers are of this corpus, or start from a better retriever: `rag train ict`"
-        return check_usable(usable, count, what, hint=hint)
+        return check_usable(usable, len(sample), what, hint=hint)
 
     def measure(self, questions: Sequence[Question]) -> dict[str, float]:
-        """Exact match and retrieval of held-out questions, in percent."""
+        """Answers and retrieval of held-out questions, in percent."""
         self.retriever.eval()
-        requests, figures = self._finder.judge(questions, self.config.batch_size)
         reader = ExtractiveReader(
             self.reader.eval(), self.tokenizer, self.settings, device=self.retriever.device
         )
-        texts = first_answers(reader, requests)
-        return {"em": answer_figures(questions, texts)["em"], **figures}
+        return self._finder.judge(questions, reader, self.config.batch_size)[1]

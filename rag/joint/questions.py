@@ -13,7 +13,6 @@ from rag.core.types import Passage, Question
 from rag.data.questions import draw_sample, read_questions
 from rag.data.selection import hold_out
 from rag.metrics.ranking import first_true, rank_figures
-from readers.answers import answer_scores
 from retrievers.examples.data import answer_matcher
 from retrievers.training.config import QuestionsConfig
 
@@ -104,10 +103,3 @@ def gold_sums(prior: Tensor, posterior: Tensor, holds: Tensor) -> dict[str, Tens
         "p_gold": (prior * holds).sum(),
         "posterior_gold": (posterior * holds).sum(),
     }
-
-
-def answer_figures(questions: Sequence[Question], texts: Sequence[str | None]) -> dict[str, float]:
-    """`readers.answers.answer_scores` of the best answer to each question."""
-    accepted = [question.answers for question in questions]
-    profiles = [question.answer_profile for question in questions]
-    return answer_scores(texts, accepted, profiles)

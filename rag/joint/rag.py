@@ -4,6 +4,12 @@ questions → vectors → top k of the live index → their scores with gradient
 → export
 
 The generator may also be trained alone, over the results of a fixed retriever.
+
+Source:
+    Lewis et al. 2020, "Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks"; end to
+    end: Siriwardhana et al. 2023, "Improving the Domain Adaptation of Retrieval Augmented
+    Generation (RAG) Models for Open Domain Question Answering"; Sachan et al. 2021, "End-to-End
+    Training of Multi-Document Reader and Retriever for Open-Domain Question Answering" (EMDR²).
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,17 +30,16 @@ from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage, Question
 from rag.data.text import REGEX_PROFILE
-from rag.joint.config import EmdrTrainConfig, JointTrainConfig, RagTrainConfig
+from rag.joint.config import TRAINED, JointTrainConfig
 from rag.joint.finders import Finder, FixedFinder, LearningFinder
 from rag.joint.live_index import LiveIndex, index_refresh
-from rag.joint.losses import AnswerBatch, Objective, emdr2_loss, rag_loss
-from rag.joint.questions import answer_figures, gold_sums, holding_answers, questions_of
+from rag.joint.losses import AnswerBatch, Objective
+from rag.joint.questions import gold_sums, holding_answers, questions_of
 from rag.runtime.seeds import generator
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, Loss, Method, Weights
 from rag.training.precision import MasterWeights, part
 from rag.training.run import train
-from readers.answers import first_answers
 from readers.generative.files import load_generator
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
@@ -134,7 +139,7 @@ class JointTask:
         rows = encode_rows(seq2seq.tokenizer, self.settings, texts, passages)
         most = self.settings.answer_tokens
         targets = [seq2seq.answer_ids(answer)[:most] for answer in answers]
-        return AnswerBatch(seq2seq, rows, targets, self.config.batch_tokens or 8192)
+        return AnswerBatch(seq2seq, rows, targets, self.settings.batch_tokens)
 
     def measure(self, questions: Sequence[Question]) -> dict[str, float]:
         """Held-out questions: {"em", "f1"} and top-k in per cent, unsmoothed "nll" of first
@@ -142,34 +147,16 @@ class JointTask:
         """
         was_training = self.module.training
         self.module.eval()
-        requests, figures = self.finder.judge(questions, self.config.batch_size)
         reader = GenerativeReader(self.seq2seq, self.settings)
+        requests, figures = self.finder.judge(questions, reader, self.config.batch_size)
         targets = [question.answers[0] for question in questions]
         figures["nll"] = -fmean(reader.log_likelihood(requests, targets))
-        texts = first_answers(reader, requests)
         self.module.train(was_training)
-        return {**answer_figures(questions, texts), **figures}
+        return figures
 
 
-@dataclass(frozen=True, slots=True)
-class _Variant:
-    """What RAG and EMDR² do differently.
-
-    Attributes:
-        objective: the loss.
-        mode: how the finished reader reads.
-        fixed: a fixed retriever of the index; "" trains a bi-encoder.
-        prior_scale: factor on the fixed retriever's scores.
-    """
-
-    objective: Objective
-    mode: str
-    fixed: str = ""
-    prior_scale: float = 1.0
-
-
-def train_rag(config: RagTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
-    """Train RAG, or resume the run that `config.out` holds; see `rag.training.run.train`.
+def train_joint(config: JointTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
+    """Train as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
 
     Writes `reader/`, the generator with its question encoder; if the passage encoder is trained too
     (end to end), also `encoder/` with both towers, and `index/`, the passages encoded by it. With a
@@ -185,66 +172,35 @@ def train_rag(config: RagTrainConfig, *, encode: EncodesCorpus | None = None) ->
         ConfigError: the index lacks what a fixed retriever needs.
         MismatchedArtifactError: the index was built with another encoder than the one named.
 
-    Source:
-        Lewis et al. 2020, "Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks"; end
-        to end: Siriwardhana et al. 2023, "Improving the Domain Adaptation of Retrieval Augmented
-        Generation (RAG) Models for Open Domain Question Answering".
-
     Note:
-        One of a question's answers is drawn each time, where the paper makes an example of every
+        One of a question's answers is drawn each time, where the papers make an example of every
         pair.
     """
-    objective = partial(rag_loss, marginal=config.marginal, smoothing=config.smoothing)
-    fixed = "" if config.retriever == "trained" else config.retriever
-    variant = _Variant(objective, f"rag-{config.marginal}", fixed, config.prior_scale)
-    return _train(config, variant, encode)
-
-
-def train_emdr2(config: EmdrTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
-    """Train a retriever and a Fusion-in-Decoder reader in the same steps (EMDR²); see `train_rag`.
-
-    Source:
-        Sachan et al. 2021, "End-to-End Training of Multi-Document Reader and Retriever for
-        Open-Domain Question Answering".
-    """
-    objective = partial(emdr2_loss, marginal=config.marginal)
-    return _train(config, _Variant(objective, "fid"), encode)
-
-
-def _train(config: JointTrainConfig, variant: _Variant, encode: EncodesCorpus | None) -> Path:
     with Index.open(config.index) as index:
-        if variant.fixed:
-            variant = replace(variant, fixed=named_kind(variant.fixed, index))
-        else:
+        if config.retriever == TRAINED:
             config = adopt_index(config, index, same_encoder=True)
         if config.top_k > len(index.passages):
             raise ConfigError(
                 f"top_k is {config.top_k}, the index has {len(index.passages)} passages"
             )
-        recipe = partial(build, config, variant=variant, index=index, encode=encode)
-        return train(config, recipe, "reader")
+        return train(config, partial(build, config, index=index, encode=encode), "reader")
 
 
 def build(
-    config: JointTrainConfig,
-    world: World,
-    *,
-    variant: _Variant,
-    index: Index,
-    encode: EncodesCorpus | None,
+    config: JointTrainConfig, world: World, *, index: Index, encode: EncodesCorpus | None
 ) -> Method:
-    """The method of `train_rag` and `train_emdr2`."""
+    """The method of `train_joint`."""
     # model
     device = world.device
     is_frozen = config.document_side == "frozen"
     retriever = None
-    scale = variant.prior_scale
+    scale = config.prior_scale
     module = nn.ModuleDict()
-    if not variant.fixed:
+    if config.retriever == TRAINED:
         retriever = load_model(config, device, freeze_passages=is_frozen)
         scale = retriever.scale
         module["retriever"] = retriever
-    seq2seq, settings = _load_generator(config, variant.mode, scale, device)
+    seq2seq, settings = _load_generator(config, scale, device)
     module["generator"] = seq2seq.model
     master = MasterWeights(module, config.precision)
 
@@ -254,9 +210,8 @@ def build(
     hooks = FitHooks()
     finder: Finder
     if retriever is None:
-        searched = open_retriever(
-            index, variant.fixed, encoder=config.question_encoder, device=device
-        )
+        kind = named_kind(config.retriever, index)
+        searched = open_retriever(index, kind, encoder=config.question_encoder, device=device)
         finder = FixedFinder(searched, index, config.top_k, scale, device)
         questions = finder.answerable(questions)
         held_out = finder.answerable(held_out)
@@ -272,14 +227,16 @@ def build(
         )
         if not is_frozen and config.refresh_every_steps:
             hooks = index_refresh(config, live_index, retriever, master, world=world, encode=encode)
-    task = JointTask(config, module, seq2seq, settings, finder, variant.objective, world)
+    task = JointTask(config, module, seq2seq, settings, finder, config.objective(), world)
 
     def export(weights: Weights) -> None:
         manifest = GeneratorManifest(name=config.name, settings=settings)
 
         def bind(folder: Path) -> None:
-            bound: Mapping[str, Any] = {"kind": variant.fixed}
-            if retriever is not None:
+            bound: Mapping[str, Any]
+            if retriever is None:
+                bound = {"kind": kind}
+            else:
                 bound = _bind(config, index, retriever, part(weights, "retriever"), folder)
             manifest.model_copy(update={"retriever": bound}).save(folder)
 
@@ -301,18 +258,18 @@ def build(
 
 
 def _load_generator(
-    config: JointTrainConfig, mode: str, scale: float, device: str
+    config: JointTrainConfig, scale: float, device: str
 ) -> tuple[Seq2Seq, GeneratorSettings]:
     """The generator, and how it reads."""
     # What was trained to read passages together reads no more of them; RAG takes each by itself.
-    most = config.top_k if mode == "fid" else GeneratorSettings().max_passages
+    most = config.top_k if config.mode == "fid" else GeneratorSettings().max_passages
     overrides: dict[str, Any] = {
         "template": config.template,
         "passage_tokens": config.reader_passage_tokens,
         "question_tokens": config.reader_question_tokens,
         "answer_tokens": config.answer_tokens,
         "batch_tokens": config.batch_tokens,
-        "mode": mode,
+        "mode": config.mode,
         "prior_scale": scale,
         "max_passages": most,
     }

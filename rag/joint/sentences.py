@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,6 +83,7 @@ class MaskedSentence:
         return self.words in passage.text and not self.stands_in(passage)
 
 
+@dataclass
 class SentenceBatches:
     """The batches of a run: one masked sentence per passage; the arguments alone determine
     `self[number]`.
@@ -97,7 +98,7 @@ class SentenceBatches:
         examples: gives the passages of every batch; those without anything to mask are left out.
         rows: rows of the store that `examples` draws from; None means all.
         recurring: prefer to mask names and dates that occur again in the rest of the passage.
-        mask_token: the retriever's mask token, for queries; None means that of `tokenizer`.
+        mask_token: the retriever's mask token, for queries; "" means that of `tokenizer`.
 
     Attributes:
         usable: share of the passages that have anything to mask, by a random sample.
@@ -109,30 +110,21 @@ class SentenceBatches:
         Guu et al. 2020, "REALM", section 3.4 (salient spans).
     """
 
-    def __init__(
-        self,
-        store: PassageStore,
-        tokenizer: PreTrainedTokenizerBase,
-        titles: TitleHashes,
-        examples: Epochs,
-        *,
-        sentence_tokens: int,
-        min_words: int,
-        rows: Int64 | None = None,
-        recurring: bool = False,
-        mask_token: str | None = None,
-    ) -> None:
-        self._store = store
-        self._tokenizer = tokenizer
-        self._titles = titles
-        self._examples = examples
-        self._sentence_tokens = sentence_tokens
-        self._min_words = min_words
-        self._rows = np.arange(len(store)) if rows is None else rows
-        self._recurring = recurring
-        self._mask_token = mask_token or str(tokenizer.mask_token)
-        sample = self._random_rows(_SAMPLE, generator(examples.seed, 52))
-        drawn = self._draw(sample, generator(examples.seed, 53))
+    store: PassageStore
+    tokenizer: PreTrainedTokenizerBase
+    titles: TitleHashes
+    examples: Epochs
+    _: KW_ONLY
+    sentence_tokens: int
+    min_words: int
+    rows: Int64 | None = None
+    recurring: bool = False
+    mask_token: str = ""
+
+    def __post_init__(self) -> None:
+        self._rows = np.arange(len(self.store)) if self.rows is None else self.rows
+        sample = self._random_rows(_SAMPLE, generator(self.examples.seed, 52))
+        drawn = self._draw(sample, generator(self.examples.seed, 53))
         what = "passages have a sentence with anything to mask"
         self.usable = check_usable(len(drawn), len(sample), what, few=_FEW, hint=_HINT)
 
@@ -142,7 +134,7 @@ class SentenceBatches:
         return np.sort(self._rows[numbers])
 
     def __len__(self) -> int:
-        return len(self._examples)
+        return len(self.examples)
 
     def __getitem__(self, number: int) -> list[MaskedSentence]:
         """Batch `number`; made of other passages if none of its own has anything to mask.
@@ -150,8 +142,8 @@ class SentenceBatches:
         Raises:
             DataError: the other passages have nothing to mask either.
         """
-        rows = self._rows[self._examples[number]]
-        draw = generator(self._examples.seed, 51, number)
+        rows = self._rows[self.examples[number]]
+        draw = generator(self.examples.seed, 51, number)
         for _ in range(_TRIES):
             drawn = self._draw(rows, draw)
             if drawn:
@@ -164,8 +156,8 @@ class SentenceBatches:
 
     def _draw(self, rows: Int64, draw: np.random.Generator) -> list[MaskedSentence]:
         """One masked sentence of each of these passages that has anything to mask."""
-        passages = self._store.get_many(rows)
-        following = self._store.get_many((rows + 1) % len(self._store))
+        passages = self.store.get_many(rows)
+        following = self.store.get_many((rows + 1) % len(self.store))
         drawn = []
         for passage, after in zip(passages, following, strict=True):
             masked = self._masked_sentence(passage, draw)
@@ -179,7 +171,7 @@ class SentenceBatches:
         sentences = [
             sentence
             for sentence in split_sentences(passage.text)
-            if len(sentence.split()) >= self._min_words
+            if len(sentence.split()) >= self.min_words
         ]
         for number in draw.permutation(len(sentences)).tolist():
             sentence = sentences[number]
@@ -195,22 +187,22 @@ class SentenceBatches:
     def _salient_spans(self, sentence: str, rest: str) -> CharSpans:
         """The dates and names of a sentence that may be masked; none overlaps an earlier one."""
         spans: CharSpans = []
-        for start, end in sorted(find_dates(sentence) + find_names(sentence, self._titles)):
+        for start, end in sorted(find_dates(sentence) + find_names(sentence, self.titles)):
             if not spans or start >= spans[-1][1]:
                 spans.append((start, end))
-        if not self._recurring:
+        if not self.recurring:
             return spans
         return [(start, end) for start, end in spans if sentence[start:end] in rest] or spans
 
     def _mask(self, text: str, span: tuple[int, int]) -> MaskedSentence | None:
         """None if the sentence has too many masks or they lie in the part that is truncated."""
         start, stop = span
-        encoded = self._tokenizer(
+        encoded = self.tokenizer(
             text,
             add_special_tokens=False,
             return_offsets_mapping=True,
             truncation=True,
-            max_length=self._sentence_tokens,
+            max_length=self.sentence_tokens,
         )
         ids = np.array(encoded["input_ids"])
         offsets = np.array(encoded["offset_mapping"]).reshape(-1, 2)
@@ -218,9 +210,10 @@ class SentenceBatches:
         places = np.flatnonzero(is_masked)
         if not 0 < len(places) <= _MOST_MASKED:
             return None
-        masks = " ".join([self._mask_token] * len(places))
+        mask = self.mask_token or str(self.tokenizer.mask_token)
+        masks = " ".join([mask] * len(places))
         query = text[:start] + masks + text[stop:]
-        masked = np.where(is_masked, self._tokenizer.mask_token_id, ids)
+        masked = np.where(is_masked, self.tokenizer.mask_token_id, ids)
         return MaskedSentence(text, query, masked, places, ids[places], text[start:stop])
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from rag.core.arrays import Bool, Int64
-from rag.core.errors import ConfigError
 from rag.joint.config import MaskedTrainConfig
 from rag.joint.fillers import Filled, Filler, MaskedReader, TokenLists
 from rag.joint.sentences import MaskedSentence
@@ -50,11 +49,6 @@ class SpanFiller(Filler):
     def __init__(
         self, model: SpanModel, tokenizer: PreTrainedTokenizerBase, *, max_tokens: int, guess: float
     ) -> None:
-        if tokenizer.mask_token_id is None:
-            raise ConfigError(
-                f"{type(tokenizer).__name__} has no mask token",
-                hint="use a BERT-like reader or encoder",
-            )
         super().__init__(model, tokenizer, max_tokens=max_tokens)
         self._log_guess = float(np.log(guess))
         self._log_copy = float(np.log1p(-guess))
@@ -90,20 +84,12 @@ class SpanFiller(Filler):
         self.float().load_state_dict(dict(weights), strict=False)
         export_trained(folder, self.model, self.model.state_dict(), self.tokenizer)
 
-    def forward(self, sentences: Sequence[MaskedSentence], passages: TokenLists) -> Tensor:
-        """(B, K, T) log p(y | x, z) at a sentence's first mask, where the words are filled in
-        together.
-        """
-        return self.read(sentences, passages, learning=False).logp
-
     def read(
         self, sentences: Sequence[MaskedSentence], passages: TokenLists, *, learning: bool = True
     ) -> Filled:
-        """See `Filler.read`; the objective is log Σ P_start · P_end where the passage holds the
-        words, and the log-probability of "not here" where it does not.
-
-        Args:
-            learning: read the passages without the words too, for the objective.
+        """See `Filler`. The values stand at a sentence's first mask, where the words are filled in
+        together. The objective is log Σ P_start · P_end where the passage holds the words, and the
+        log-probability of "not here" where it does not; without it only the former are read.
         """
         pairs: list[tuple[MaskedSentence, Sequence[int]]] = []
         for sentence, listed in zip(sentences, passages, strict=True):
@@ -113,10 +99,10 @@ class SpanFiller(Filler):
         spans: list[tuple[int, int, int]] = []  # row, first and last token
         for number, (sentence, passage) in enumerate(pairs):
             row = self._row(sentence, passage)
-            tokens = row.ids[row.text_from : row.text_to]
-            starts = _occurrences(tokens, sentence.targets, self._continues)
-            if len(starts) or (learning and len(tokens)):
-                for first in (starts + row.text_from).tolist():
+            text = row.ids[row.text_from : row.text_to]
+            starts = _occurrences(text, sentence.targets, self._continues) + row.text_from
+            if len(starts) or (learning and len(text)):
+                for first in starts.tolist():
                     spans.append((len(rows), first, first + len(sentence.targets) - 1))
                 rows.append(row)
                 numbers.append(number)
@@ -130,12 +116,9 @@ class SpanFiller(Filler):
             objective = objective.index_put((read,), torch.where(right.isfinite(), right, absent))
         logp = torch.logaddexp(copied + self._log_copy, torch.full_like(copied, self._log_guess))
         longest = max(len(sentence.places) for sentence in sentences)
-        shape = (len(sentences), -1, 1)
+        both = torch.stack([logp, objective]).view(2, len(sentences), -1, 1)
         # The values stand at the first of T masks, 0 at the others.
-        pad = (0, longest - 1)
-        return Filled(
-            functional.pad(logp.view(shape), pad), functional.pad(objective.view(shape), pad)
-        )
+        return Filled(*functional.pad(both, (0, longest - 1)))
 
     def _log_probabilities(
         self, rows: Sequence[Row], spans: Sequence[tuple[int, int, int]]

@@ -356,19 +356,19 @@ class _Gradients:
         numbers = range(len(method.batches))[step * accumulate : (step + 1) * accumulate]
         counts = dict.fromkeys(("examples", "tokens"), 0.0)
         means: dict[str, float] = defaultdict(float)
-        for number in numbers:
+        for batch_number in numbers:
             # The same dropout in a resumed run.
-            draw = generator(self._config.seed, number, world.rank)
+            draw = generator(self._config.seed, batch_number, world.rank)
             torch.manual_seed(int(draw.integers(1 << 62)))
-            batch = self._take(number)
+            batch = self._take(batch_number)
             is_divided = world.size > 1 and not method.shares
             loss = _divided_loss(method, batch, world) if is_divided else method.loss(batch)
             loss.compute_gradients(method.master.gather_gradients)
             counts["examples"] += loss.examples
             counts["tokens"] += loss.tokens
             for name, value in {**loss.parts, "loss": loss.value}.items():
-                is_tensor = isinstance(value, torch.Tensor)
-                means[name] += float(value.detach() if is_tensor else value) / len(numbers)
+                number = value.detach() if isinstance(value, torch.Tensor) else value
+                means[name] += float(number) / len(numbers)
         _combine_gradients(method.master, world, len(numbers))
         return _summed(counts, world), _summed(means, world)
 

@@ -94,7 +94,7 @@ def test_rag_is_the_sum_over_passages_and_so_are_all_its_gradients(
 ) -> None:
     ours = seq2seq(kind)
     q, d = sides()
-    batch = AnswerBatch(ours, ROWS, ANSWERS)
+    batch = AnswerBatch(ours, ROWS, ANSWERS, 8192)
     scores = listed_scores(q, d, PLACES, 0.5)
     actual = rag_loss(scores, batch, marginal=marginal, smoothing=smoothing)
     expected = written_out(marginal, ours.model, q, d, smoothing, fixed=False)
@@ -178,7 +178,7 @@ def test_the_losses_are_those_of_transformers(
         reduce_loss=True,
         n_docs=2,
     ).loss
-    batch = AnswerBatch(ours, rows, answers)
+    batch = AnswerBatch(ours, rows, answers, 8192)
     actual = rag_loss(scores, batch, marginal=marginal, smoothing=epsilon)
     assert float(actual.reader.detach()) == pytest.approx(float(expected.detach()), rel=1e-9)
 
@@ -188,7 +188,7 @@ def test_emdr2_teaches_the_retriever_through_a_reader_that_stands_still(marginal
     ours = seq2seq("t5")
     q, d = sides()
     scores = listed_scores(q, d, PLACES, 0.5)
-    actual = emdr2_loss(scores, AnswerBatch(ours, ROWS, ANSWERS), marginal=marginal)
+    actual = emdr2_loss(scores, AnswerBatch(ours, ROWS, ANSWERS, 8192), marginal=marginal)
     expected = written_out(marginal, ours.model, q, d, 0.0, fixed=True)
     assert float(actual.retriever.detach()) == pytest.approx(float(expected.detach()), rel=1e-9)
     mine, theirs = (gradients(value, ours.model, q, d) for value in (actual.retriever, expected))

@@ -8,7 +8,6 @@ import torch
 
 from rag.config import load_config
 from rag.joint.config import RagTrainConfig
-from rag.joint.rag import train_rag
 from rag.training.distributed import World
 from rag.training.run_log import read_metrics
 from tests.tiny_joint import joint_world
@@ -43,13 +42,13 @@ def _losses(out: Path) -> dict[int, float]:
 
 def _train(world: World, config: RagTrainConfig) -> None:
     torch.manual_seed(world.rank)  # without dropout nothing may depend on it
-    train_rag(config)
+    config.train_model()
 
 
 def test_two_processes_are_one(world: dict[str, Any], tmp_path: Path) -> None:
     """Questions are shared, gradients added: the same losses."""
     still = {"shared": False, "dropout": 0.0, "max_steps": 4}
-    train_rag(_config(world, tmp_path / "one", **still))
+    _config(world, tmp_path / "one", **still).train_model()
     run_world(2, tmp_path / "ranks", _train, _config(world, tmp_path / "two", **still))
     one, two = _losses(tmp_path / "one"), _losses(tmp_path / "two")
     assert one.keys() == two.keys()

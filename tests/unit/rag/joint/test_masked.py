@@ -6,15 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForMaskedLM
 
 from rag.core.types import Passage
-from rag.data.salient import NO_TITLES
 from rag.joint.fillers import MaskedReader
-from rag.joint.sentences import MaskedSentence, SentenceBatches
-from retrievers.examples.batches import Epochs
-from retrievers.examples.corpus import open_corpus
+from rag.joint.sentences import MaskedSentence
 from tests.conftest import TinyModels
+from tests.tiny_masks import sentence_batches
 
 
 def test_masked_words_are_scored_as_by_the_plain_model(
@@ -85,15 +83,8 @@ def test_masked_words_are_scored_as_by_the_plain_model(
 def test_a_sentence_stands_in_what_another_split_made_of_its_document(
     tmp_path: Path, tiny_bert: Path, title: str, text: str, stands: bool
 ) -> None:
-    own = {"id": "1", "title": "River", "text": "The river rises in the Black Forest, in 1888."}
-    (tmp_path / "corpus.jsonl").write_text(json.dumps(own))
-    store = open_corpus([tmp_path / "corpus.jsonl"], tmp_path / "cut", "none")
-    [[sentence]] = SentenceBatches(
-        store,
-        AutoTokenizer.from_pretrained(tiny_bert),
-        titles=NO_TITLES,
-        sentence_tokens=32,
-        min_words=4,
-        examples=Epochs(1, 1, epochs=1, seed=1),
-    )
+    source = {"id": "1", "title": "River", "text": "The river rises in the Black Forest, in 1888."}
+    (tmp_path / "corpus.jsonl").write_text(json.dumps(source))
+    batches = sentence_batches(tmp_path / "corpus.jsonl", tiny_bert, tmp_path / "cut")
+    sentence = batches[0][0]
     assert sentence.stands_in(Passage("1", title, text)) is stands

@@ -3,9 +3,8 @@ refuses.
 """
 
 import json
-import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,51 +18,63 @@ from rag.core.types import Passage
 from rag.data.examples import write_examples
 from rag.data.text import exact_match
 from rag.joint.config import OrqaTrainConfig
-from rag.joint.orqa import early_loss, full_loss, train_orqa
+from rag.joint.orqa import early_loss, full_loss
 from rag.pipeline import Pipeline
 from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.config import DprTrainConfig
+from tests.conftest import TinyModels
 from tests.unit.retrievers.conftest import cipher_examples
 
 WORDS = [a + b + c for a in "uvwxyz" for b in "pqrstuvw" for c in "stuvwxyz"]
 SMALL: dict[str, Any] = {
-    "early": 60,
-    "batch_size": 16,
     "precision": "fp32",
     "threads": 1,
-    "validation_fraction": 0.15,
     "question_tokens": 16,
     "dropout": 0.0,
-    "shared": False,
 }
 
 
-def reader_start(folder: Path) -> dict[str, Any]:
-    return {
-        "reader": str(folder),
-        "reader_tokens": 48,
-        "reader_question_tokens": 16,
-        "title_tokens": 4,
-        "max_answer_tokens": 4,
-        "freeze_word_embeddings": False,
-    }
+class OrqaWorld(NamedTuple):
+    """Questions with answers, an index by an encoder that was trained a little on others, and a
+    reader to start from.
+    """
+
+    questions: Path
+    index: Path
+    reader: Path
+
+    def config(self, out: Path, **changes: Any) -> OrqaTrainConfig:
+        given: dict[str, Any] = {
+            "out": out,
+            "train_files": (self.questions,),
+            "index": self.index,
+            "early": 60,
+            "batch_size": 16,
+            "validation_fraction": 0.15,
+            "shared": False,
+            "reader": str(self.reader),
+            "reader_tokens": 96,
+            "max_answer_tokens": 4,
+            "freeze_word_embeddings": False,
+            "log_every_steps": 1,
+        }
+        return OrqaTrainConfig(**{**SMALL, **given, **changes})
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Path, Path]:
-    """(questions with answers, index by an encoder that was trained a little on others)."""
+def world(tmp_path_factory: pytest.TempPathFactory, tiny: TinyModels, tiny_bert: Path) -> OrqaWorld:
     place = tmp_path_factory.mktemp("orqa")
     examples = cipher_examples(360)
-    passages = [
-        Passage(str(n), "title", f"{e.positives[0].text} {WORDS[n % len(WORDS)]}")
-        for n, e in enumerate(examples)
-    ]
-    questions = [
-        {"id": e.id, "question": e.question, "answers": [WORDS[n % len(WORDS)]]}
-        for n, e in enumerate(examples)
-    ]
-    (place / "asked.jsonl").write_text("".join(json.dumps(q) + "\n" for q in questions))
+    passages = []
+    lines = []
+    for number, example in enumerate(examples):
+        answer = WORDS[number % len(WORDS)]
+        text = f"{example.positives[0].text} {answer}"
+        passages.append(Passage(str(number), "title", text))
+        asked = {"id": example.id, "question": example.question, "answers": [answer]}
+        lines.append(json.dumps(asked) + "\n")
+    (place / "asked.jsonl").write_text("".join(lines))
     write_examples(place / "warm.json", examples)
     config = DprTrainConfig(
         out=place / "run",
@@ -75,16 +86,14 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Pa
         pooling="mean",
         normalize=True,
         passage_tokens=24,
-        question_tokens=16,
         batch_size=32,
-        dropout=0.0,
-        precision="fp32",
-        threads=1,
         validation_fraction=0,
+        **SMALL,
     )
     encoder = BiEncoder.load(config.train_model(), precision="fp32")
     write_index(place / "index", passages, encoder=encoder, settings=BuildSettings(probes=8))
-    return place / "asked.jsonl", place / "index"
+    reader = tiny.bert(place / "reader", max_position_embeddings=128)
+    return OrqaWorld(place / "asked.jsonl", place / "index", reader)
 
 
 def test_losses_and_gradients_are_the_sums_over_passages_and_spans() -> None:
@@ -132,94 +141,65 @@ def test_losses_and_gradients_are_the_sums_over_passages_and_spans() -> None:
         assert not mine[1].any()  # a question whose answer was not found teaches nothing
 
 
+def figures(asked: list[dict[str, Any]], index: Path, reader: Path | None) -> tuple[float, float]:
+    """Shares of questions with an answer in the first passages, and with a right answer."""
+    texts = [question["question"] for question in asked]
+    found = []
+    right = []
+    with Pipeline.open(index, reader=False if reader is None else reader) as pipeline:
+        hits = pipeline.retrieve_many(texts, top_k=5)
+        for question, passages in zip(asked, hits, strict=True):
+            found.append(any(question["answers"][0] in passage.text for _, passage in passages))
+        if reader is not None:
+            for question, result in zip(asked, pipeline.ask_many(texts, top_k=5), strict=True):
+                best = result.answers[0].text if result.answers else ""
+                right.append(exact_match(best, question["answers"]))
+    return float(np.mean(found)), float(np.mean(right or [0]))
+
+
 def test_answers_alone_teach_retrieval_and_reading(
-    tmp_path: Path, tiny_bert: Path, world: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, world: OrqaWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = OrqaTrainConfig(
-        out=tmp_path / "run",
-        train_files=(world[0],),
-        index=world[1],
-        epochs=8,
-        learning_rate=3e-3,
-        log_every_steps=1,
-        **reader_start(tiny_bert),
-        **SMALL,
-    )
-    train_orqa(config)
-    records = list(read_metrics(config.out / "metrics.jsonl"))
-    steps = [record for record in records if "loss" in record]
-    assert np.mean([r["early"] for r in steps[-19:]]) < 0.9 * np.mean(
-        [r["early"] for r in steps[:19]]
-    )
-    assert (
-        np.mean([r["read"] for r in steps[-19:]]) > np.mean([r["read"] for r in steps[:19]]) + 0.1
-    )
+    config = world.config(tmp_path / "run", epochs=8, learning_rate=3e-3)
+    config.train_model()
+    measured = read_metrics(config.out / "metrics.jsonl")
+    steps = [record for record in measured if "loss" in record]
     assert {"early", "full", "found", "read"} <= steps[0].keys()
-    assert {"eval/em", "eval/top5"} <= records[-1].keys()
+    assert {"eval/em", "eval/top5"} <= measured[-1].keys()
+    early = [record["early"] for record in steps]
+    read = [record["read"] for record in steps]
+    assert np.mean(early[-19:]) < 0.9 * np.mean(early[:19])
+    assert np.mean(read[-19:]) > np.mean(read[:19]) + 0.1
 
-    # what was written finds and answers
-    asked = [json.loads(line) for line in world[0].read_text().splitlines()]
-
-    def figures(index: Path, reader: Any) -> tuple[float, float]:
-        pipeline = Pipeline.open(index, reader=reader)
-        texts, answers = (
-            [question["question"] for question in asked],
-            [q["answers"][0] for q in asked],
-        )
-        hits = [
-            any(answer in passage.text for _, passage in result)
-            for result, answer in zip(pipeline.retrieve_many(texts, top_k=5), answers, strict=True)
-        ]
-        right = []
-        if reader:
-            for result, answer in zip(pipeline.ask_many(texts, top_k=5), answers, strict=True):
-                right.append(bool(result.answers) and exact_match(result.answers[0].text, [answer]))
-        pipeline.close()
-        return float(np.mean(hits)), float(np.mean(right or [0]))
-
-    before, _ = figures(world[1], False)
+    # What was written finds and answers.
+    asked = [json.loads(line) for line in world.questions.read_text().splitlines()]
+    before, _ = figures(asked, world.index, None)
     caplog.clear()
-    after, right = figures(config.out / "index", str(config.out / "reader"))
+    after, right = figures(asked, config.out / "index", config.out / "reader")
     assert "not comparable" not in caplog.text
-    figures(world[1], str(config.out / "reader"))
+    figures(asked, world.index, config.out / "reader")
     assert "not comparable" in caplog.text
     assert after > before + 0.1
     assert right > 0.1
 
 
-def test_what_cannot_work_is_refused(
-    tmp_path: Path,
-    tiny_bert: Path,
-    world: tuple[Path, Path],
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("known", [0, 60])
+def test_questions_without_an_answer_in_the_corpus(
+    tmp_path: Path, world: OrqaWorld, known: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def run(name: str, questions: Path, **settings: Any) -> None:
-        train_orqa(
-            OrqaTrainConfig(
-                out=tmp_path / name,
-                train_files=(questions,),
-                index=world[1],
-                max_steps=1,
-                **reader_start(tiny_bert),
-                **{**SMALL, **settings},
-            )
-        )
+    lines = world.questions.read_text().splitlines()
+    unknown = [line.replace('"answers": ["', '"answers": ["q') for line in lines[known:]]
+    (tmp_path / "asked.jsonl").write_text("\n".join([*lines[:known], *unknown]))
+    files = (tmp_path / "asked.jsonl",)
+    config = world.config(tmp_path / "run", train_files=files, max_steps=1, early=360)
+    if known:
+        config.train_model()
+        assert "the others are left out" in caplog.text
+        return
+    with pytest.raises(DataError, match="0 training questions have an answer"):
+        config.train_model()
 
-    lines = world[0].read_text().splitlines()
-    for name, known in (("none", 0), ("few", 60)):
-        file = tmp_path / f"{name}.jsonl"
-        file.write_text(
-            "\n".join(
-                line if n < known else line.replace('"answers": ["', '"answers": ["q')
-                for n, line in enumerate(lines)
-            )
-        )
-    with pytest.raises(
-        DataError, match="0 training questions have an answer among their first 60 passages"
-    ):
-        run("a", tmp_path / "none.jsonl")
-    with caplog.at_level(logging.WARNING):
-        run("b", tmp_path / "few.jsonl", early=360)
-    assert "the others are left out" in caplog.text
+
+def test_more_passages_cannot_be_read_than_are_ranked(tmp_path: Path, world: OrqaWorld) -> None:
     with pytest.raises(ValidationError, match="must be at most early"):
-        OrqaTrainConfig(out=tmp_path, train_files=(world[0],), index=world[1], early=3)
+        world.config(tmp_path, early=3)

@@ -4,7 +4,6 @@ teaches.
 
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,26 +11,13 @@ import torch
 from transformers import AutoModelForQuestionAnswering
 
 from indexers.index import Index
-from indexers.index_writer import write_index
-from indexers.settings import BuildSettings
-from rag.core.types import Passage
 from rag.joint.config import MlmTrainConfig, RealmTrainConfig
-from rag.joint.mlm import train_mlm
-from rag.joint.realm import train_realm
 from rag.joint.sentences import MaskedSentence
 from rag.joint.span_filler import SpanFiller
-from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from tests.conftest import TinyModels
+from tests.tiny_masks import NAMES, SMALL, TEXTS, draw_code, found_share, records, write_facts
 from tests.unit.retrievers.training.test_ict import write_corpus
-
-NAMES = ("Danube", "Forest", "Black", "Title", "Text")
-DRAW = np.random.default_rng(4)
-CODES = list(
-    dict.fromkeys(" ".join(DRAW.choice(list("efghijknopqst"), 4, replace=False)) for _ in range(24))
-)
-FACTS = [(code, NAMES[n % len(NAMES)]) for n, code in enumerate(CODES)]
-READ: dict[str, Any] = {"precision": "fp32", "max_length": 32, "pooling": "mean", "normalize": True}
 
 
 @pytest.fixture(scope="module")
@@ -41,33 +27,23 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny: TinyModels) -> Path:
     tiny.bert(place / "bert", seed=5, max_position_embeddings=128)
     texts = []
     for name, other in zip(draw.choice(NAMES, 240), draw.choice(NAMES, 240), strict=True):
-        one, two = (
-            " ".join(draw.choice(list("efghijknopqst"), 4, replace=False)) for _ in range(2)
-        )
+        one, two = (draw_code(draw) for _ in range(2))
         texts.append(
             f"Who wrote {one} in {name} rises? The river {one} {name} the river {two} {other}"
         )
     write_corpus(place / "corpus.jsonl", texts)
-    return train_mlm(
-        MlmTrainConfig(
-            out=place / "run",
-            train_files=(place / "corpus.jsonl",),
-            split="none",
-            precision="fp32",
-            threads=1,
-            log_every_steps=10,
-            batch_size=24,
-            validation_fraction=0.2,
-            min_words=3,
-            epochs=50,
-            max_steps=200,
-            learning_rate=3e-3,
-            fills="span",
-            reader=str(place / "bert"),
-            sentence_tokens=32,
-            joint_tokens=60,
-        )
+    settings = {**SMALL, "batch_size": 24, "validation_fraction": 0.2, "min_words": 3}
+    config = MlmTrainConfig(
+        out=place / "run",
+        train_files=(place / "corpus.jsonl",),
+        epochs=50,
+        max_steps=200,
+        learning_rate=3e-3,
+        fills="span",
+        reader=str(place / "bert"),
+        **settings,
     )
+    return config.train_model()
 
 
 def test_words_are_worth_the_probability_of_their_spans(tmp_path: Path, tiny: TinyModels) -> None:
@@ -121,7 +97,7 @@ def test_words_are_worth_the_probability_of_their_spans(tmp_path: Path, tiny: Ti
 
 
 def test_it_learns_to_copy(trained: Path) -> None:
-    last = [r for r in read_metrics(trained.parent / "metrics.jsonl") if "eval/utility" in r][-1]
+    last = records(trained.parent, "eval/utility")[-1]
     assert last["eval/utility"] > np.log(0.7 / 0.001)  # of two names in the passage, the right one
     assert last["eval/utility_after"] >= 0  # no passage is worth less than none
     filler = SpanFiller.load(str(trained), max_tokens=60, guess=0.001).eval()
@@ -142,24 +118,13 @@ def test_it_learns_to_copy(trained: Path) -> None:
 
 def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyModels) -> None:
     """The question side alone, over a fixed index; both towers learn in the tests of REALM."""
-    tiny.bert(tmp_path / "encoder", seed=2)
-    write_corpus(
-        tmp_path / "sentences.jsonl", [f"Who wrote {code} in {name} rises?" for code, name in FACTS]
-    )
-    texts = [f"the river {code} {name}" for code, name in FACTS]
-    passages = [Passage(str(n), "", text) for n, text in enumerate(texts)]
-    first = BiEncoder.load(tmp_path / "encoder", **READ)
-    write_index(tmp_path / "index", passages, encoder=first, settings=BuildSettings(probes=8))
+    first = write_facts(tmp_path, tiny)
     config = RealmTrainConfig(
         out=tmp_path / "run",
         train_files=(tmp_path / "sentences.jsonl",),
         index=tmp_path / "index",
         documents=13,
         batch_size=12,
-        split="none",
-        precision="fp32",
-        threads=1,
-        log_every_steps=1,
         epochs=20,
         learning_rate=1e-3,
         question_tokens=32,
@@ -167,26 +132,17 @@ def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyMo
         shared=False,
         fills="span",
         reader=str(trained),
-        sentence_tokens=32,
-        joint_tokens=60,
         document_side="frozen",
         train_reader=False,
+        **SMALL,
     )
-    after = BiEncoder.load(train_realm(config), precision="fp32")
-
-    def right(encoder: BiEncoder) -> float:
-        asked = encoder.encode_questions(
-            [f"Who wrote {code} in [MASK] rises?" for code, _ in FACTS]
-        )
-        vectors = encoder.encode_passages([""] * len(FACTS), texts)
-        return float(((asked @ vectors.T).argmax(1) == np.arange(len(FACTS))).mean())
-
-    assert right(after) > right(first) + 0.15
-    was, now = (encoder.encode_passages([""] * len(texts), texts) for encoder in (first, after))
+    after = BiEncoder.load(config.train_model(), precision="fp32")
+    assert found_share(after) > found_share(first) + 0.15
+    was, now = (encoder.encode_passages([""] * len(TEXTS), TEXTS) for encoder in (first, after))
     np.testing.assert_allclose(was, now, atol=1e-5)
     with Index.open(config.out / "index") as index:
         index.check_encoder(after.identity)
-    records = [r for r in read_metrics(config.out / "metrics.jsonl") if "loss" in r]
-    assert min(r["null"] for r in records) > 0  # passages do no harm: the null document may stay
-    assert np.mean([r["posterior_gold"] for r in records]) > np.mean([r["p_gold"] for r in records])
+    shown = records(config.out)
+    assert min(r["null"] for r in shown) > 0  # passages do no harm: the null document may stay
+    assert np.mean([r["posterior_gold"] - r["p_gold"] for r in shown]) > 0
     SpanFiller.load(str(config.out / "mlm"), max_tokens=60, guess=0.001)
