@@ -49,10 +49,11 @@ def check_target(path: str | Path, *, folder: bool = False, is_new: bool = False
             it, or a new folder holds something.
         ResourceError: there is no permission to write there.
     """
-    target, hint = Path(path), "choose another --out"
-    expected, other = ("folder", "file") if folder else ("file", "folder")
-    above = next(place for place in target.absolute().parents if place.exists())
+    target = Path(path)
+    hint = "choose another --out"
+    above = next(parent for parent in target.absolute().parents if parent.exists())
     if target.exists() and target.is_dir() != folder:
+        expected, other = ("folder", "file") if folder else ("file", "folder")
         raise ConfigError(f"{target} is a {other}, expected a {expected}", hint=hint)
     if not above.is_dir():
         raise ConfigError(f"{above} is a file: nothing can lie in it", hint=hint)
@@ -74,14 +75,11 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reported = re.search(
-            r"\(os error (\d+)\)", str(error)
-        )  # the form in which safetensors reports it
+        # Safetensors gives the number in its text, FAISS and NumPy give none.
+        reported = re.search(r"\(os error (\d+)\)", str(error))
         code = int(reported[1]) if reported else getattr(error, "errno", None)
-        unnumbered = re.search(
-            "write error|requested and .+ written", str(error)
-        )  # of FAISS and NumPy
-        if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or unnumbered:
+        is_unnumbered = re.search("write error|requested and .+ written", str(error))
+        if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or is_unnumbered:
             hint = "free some space and run the same command again; finished parts are kept"
             raise DiskFullError(f"the disk is full: could not write {path}", hint=hint) from error
         raise
@@ -114,13 +112,13 @@ def atomic_path(path: str | Path, *, folder: bool = False) -> Iterator[Path]:
             yield temporary
             fsync_tree(temporary)
             if folder and target.exists():
-                os.replace(
-                    target, work / "old"
-                )  # never half removed at its place, whenever it is killed
+                # Never half removed at its place, whenever this is killed.
+                os.replace(target, work / "old")
             os.replace(temporary, target)
             fsync_path(target.parent)
         finally:
-            if (work / "old").exists() and not target.exists():  # stopped between the two
+            # Stopped between the two.
+            if (work / "old").exists() and not target.exists():
                 os.replace(work / "old", target)
             shutil.rmtree(work, ignore_errors=True)
 
@@ -224,13 +222,12 @@ def directory_lock(directory: str | Path) -> Iterator[None]:
         ConfigError: it is a file.
         ResourceError: another process holds it.
     """
-    place = Path(directory)
-    check_target(place, folder=True)
-    place.mkdir(parents=True, exist_ok=True)
+    check_target(directory, folder=True)
+    Path(directory).mkdir(parents=True, exist_ok=True)
     try:
-        lock = FileLock(place / ".lock").acquire(blocking=False)
+        lock = FileLock(Path(directory, ".lock")).acquire(blocking=False)
     except Timeout as error:
         hint = "wait for it to finish, or choose another --out"
-        raise ResourceError(f"{place}: another process is writing here", hint=hint) from error
+        raise ResourceError(f"{directory}: another process is writing here", hint=hint) from error
     with lock:
         yield

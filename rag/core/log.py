@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +13,8 @@ from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 from tqdm import tqdm
 
-_INTERVAL_S = 10.0  # between the lines of progress in a log
+# Between the lines of progress in a log.
+_INTERVAL_S = 10.0
 
 
 def get_logger(name: str) -> logging.Logger:
@@ -28,41 +28,37 @@ def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
     A command warns once in the same words; a server, whose lines are JSON (`extra=` gives fields),
     each time.
     """
-    from tqdm.contrib import (
-        DummyTqdmFile,
-    )  # brings asyncio and bars of notebooks: for programs alone
+    # It imports asyncio and bars of notebooks, which programs alone need.
+    from tqdm.contrib import DummyTqdmFile
 
-    handler = logging.StreamHandler(
-        DummyTqdmFile(sys.stderr)
-    )  # lines stand above a bar of progress
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+    # Lines stand above a bar of progress.
+    handler = logging.StreamHandler(DummyTqdmFile(sys.stderr))
+    formatter = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
     if json_lines:
-        names = {"levelname": "level", "name": "logger", "exc_info": "exception"}
-        hidden = [*RESERVED_ATTRS, "color_message"]  # uvicorn's message again, for terminals
-        options: dict[str, Any] = {
-            "timestamp": "time",
-            "rename_fields": names,
-            "reserved_attrs": hidden,
-        }
-        shown = "%(levelname)s%(name)s%(message)s"
-        handler.setFormatter(JsonFormatter(shown, json_ensure_ascii=False, **options))
+        formatter = JsonFormatter(
+            "%(levelname)s%(name)s%(message)s",
+            json_ensure_ascii=False,
+            timestamp="time",
+            rename_fields={"levelname": "level", "name": "logger", "exc_info": "exception"},
+            # The last is uvicorn's message again, for terminals.
+            reserved_attrs=[*RESERVED_ATTRS, "color_message"],
+        )
     else:
-        times = Counter[str]()
+        seen: set[str] = set()
 
         def is_new(record: logging.LogRecord) -> bool:
-            if record.levelno != logging.WARNING:
-                return True
-            times[record.getMessage()] += 1
-            return times[record.getMessage()] == 1
+            message = record.getMessage()
+            is_repeated = record.levelno == logging.WARNING and message in seen
+            seen.add(message)
+            return not is_repeated
 
         handler.addFilter(is_new)
+    handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for chatty in (
-        "faiss",
-        "httpx",
-    ):  # which build was loaded, every request: users do not need that
+    # Users do not need to know which build was loaded, and of every request.
+    for chatty in ("faiss", "httpx"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
@@ -89,13 +85,8 @@ class Progress(tqdm):  # type: ignore[misc]  # tqdm has no types
     ) -> None:
         shown: dict[str, Any] = {"file": sys.stderr, "smoothing": 0.05, "dynamic_ncols": True}
         if not sys.stderr.isatty():
-            shown = {
-                "file": _Lines(),
-                "mininterval": _INTERVAL_S,
-                "delay": _INTERVAL_S,
-                "miniters": 1,
-            }
-            shown |= {"ncols": 0, "position": 0}
+            shown = {"file": _Lines(), "miniters": 1, "ncols": 0, "position": 0}
+            shown |= dict.fromkeys(("mininterval", "delay"), _INTERVAL_S)
         handlers = logging.getLogger().handlers
         is_json = any(isinstance(handler.formatter, JsonFormatter) for handler in handlers)
         shown["disable"] = silent or is_json
@@ -104,11 +95,12 @@ class Progress(tqdm):  # type: ignore[misc]  # tqdm has no types
 
 class _Lines:
     def write(self, text: str) -> None:
-        if line := text.strip():
-            sys.stderr.write(line + "\n")
+        if text.strip():
+            sys.stderr.write(text.strip() + "\n")
 
 
-Timer = dict[str, float] | None  # wall milliseconds by stage; None where nobody asks for them
+Timer = dict[str, float] | None
+"""Wall milliseconds by stage; None where nobody asks for them."""
 
 
 @contextmanager

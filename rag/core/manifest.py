@@ -13,20 +13,25 @@ from rag.core.errors import (
 )
 from rag.core.files import atomic_write_json, read_json
 
-NEWEST_VERSION = 4  # of indexes, whose manifest has stages and settings
-BUILDING_DIR = "building"  # in an index directory: a build that is not finished
-UPLOADS_DIR = "uploads"  # in an index directory: changes of documents that a server accepted
-# In an index directory: who may read which document, and the lock of those who change it.
+MANIFEST_NAME = "manifest.json"
+# Of indexes, whose manifest has stages and settings.
+NEWEST_VERSION = 4
+# In an index directory: a build that is not finished; changes of documents that a server accepted;
+# who may read which document, and the lock of those who change it.
+BUILDING_DIR = "building"
+UPLOADS_DIR = "uploads"
 RIGHTS_DIR = "rights"
 RIGHTS_LOCK = ".rights.lock"
-MANIFEST_NAME = "manifest.json"
+
+# Items of a list that a message names.
+_SHOWN = 3
 
 
 def is_index(folder: Path) -> bool:
     """Whether a folder holds an index, finished or not: it has one writer's lock, and says what was
     built.
     """
-    # a folder that may not be entered is none, and no error
+    # A folder that may not be entered is none, and no error.
     holds = os.path.isfile(folder / MANIFEST_NAME) or os.path.isdir(folder / BUILDING_DIR)
     return os.path.isfile(folder / ".lock") and holds
 
@@ -86,11 +91,11 @@ def claim(
     Raises:
         MismatchedArtifactError: the file has other values; the message lists them with both values.
     """
-    before = read_json(path) if path.is_file() else values
-    sides = [
-        {key: value for key, value in side.items() if key not in free} for side in (before, values)
-    ]
-    if changed := differences(*sides):
+    before = dict(read_json(path) if path.is_file() else values)
+    # What may differ is as it is now.
+    before |= {name: values.get(name) for name in free}
+    changed = differences(before, values)
+    if changed:
         raise MismatchedArtifactError(f"{path.parent} holds {what} ({changed})", hint=hint)
     atomic_write_json(path, values)
 
@@ -106,21 +111,25 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any], *, prefix: 
     """
     changed = list[str]()
     for key in sorted({*before, *after}):
-        old, new = before.get(key), after.get(key)
+        old = before.get(key)
+        new = after.get(key)
         if old == new:
             continue
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             changed.append(differences(old, new, prefix=f"{prefix}{key}."))
         elif isinstance(new, list):
-            old = (
-                old if isinstance(old, list) else []
-            )  # the files of an index that was updated are no list
-            others = [item for item in (*old, *new) if item not in old or item not in new]
-            names = dict.fromkeys(
-                str(it.get("name") if isinstance(it, dict) else it) for it in others
-            )
-            shown = [*names][:3] + (["…"] if len(names) > 3 else [])
-            changed.append(f"{prefix}{key}: others are {', '.join(shown)}")
+            changed.append(f"{prefix}{key}: others are {_others(old, new)}")
         else:
             changed.append(f"{prefix}{key}: {old!r:.100}, now {new!r:.100}")
     return "; ".join(changed)
+
+
+def _others(old: object, new: list[Any]) -> str:
+    """Names of what is in one list alone; the files of an index that was updated are no list."""
+    before = old if isinstance(old, list) else []
+    names = []
+    for item in (*before, *new):
+        if item not in before or item not in new:
+            names.append(str(item.get("name") if isinstance(item, dict) else item))
+    shown = list(dict.fromkeys(names))
+    return ", ".join(shown if len(shown) <= _SHOWN else [*shown[:_SHOWN], "…"])

@@ -15,13 +15,13 @@ ClaimLabel = Literal["supported", "refuted", "not_enough", "not_supported"]
 """Labels of claim sets: "not_supported" joins refuted and not enough."""
 VERDICT_LABELS: tuple[VerdictLabel, ...] = ("supported", "refuted", "not_enough")
 Value = str | int | float | bool
-Metadata = tuple[
-    tuple[str, Value | tuple[Value, ...]], ...
-]  # names and values; a tuple holds several values
+Metadata = tuple[tuple[str, Value | tuple[Value, ...]], ...]
+"""Names and values; a tuple holds several values."""
 Groups = frozenset[str]
 """Names of groups: those that a person belongs to, or that may read a document."""
 _SLIDES = (".pptx", ".pptm")
-Pages = tuple[tuple[int, str], ...]  # where in a text each page begins, and its label; in order
+Pages = tuple[tuple[int, str], ...]
+"""Where in a text each page begins, and its label; in order."""
 
 
 def as_unicode(text: str) -> str:
@@ -53,14 +53,15 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`, without the fields that have their defaults."""
-        stated = dict[str, Any]()
-        for item in fields(self):  # type: ignore[arg-type]  # of the dataclasses that this is a base of
-            value = getattr(self, item.name)
-            usual = item.default if item.default_factory is MISSING else item.default_factory()
-            # Those of a location are where its further pages begin.
-            if value != usual and item.name != "pages":
-                stated[item.name] = dict(value) if item.name == "metadata" else _as_json(value)
-        return stated
+        shown = dict[str, Any]()
+        for known in fields(self):  # type: ignore[arg-type]  # of the dataclasses that this is a base of
+            name = known.name
+            value = getattr(self, name)
+            usual = {} if known.default is MISSING else known.default
+            # The pages of a location say where in the text further ones begin.
+            if value != usual and name != "pages":
+                shown[name] = dict(value) if name == "metadata" else _as_json(value)
+        return shown
 
 
 def _as_json(value: Any) -> Any:
@@ -230,7 +231,8 @@ class Claim:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
-MAX_TOP_K = 1000  # largest number of passages per question
+MAX_TOP_K = 1000
+"""Largest number of passages per question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,8 +271,10 @@ class EvidencePath:
     score: float
 
 
-RankedPassages = Sequence[tuple[Hit, Passage]]  # best first; those of a path in hop order
-Paths = Sequence[RankedPassages]  # of one question, best first
+RankedPassages = Sequence[tuple[Hit, Passage]]
+"""Best first; those of a path in hop order."""
+Paths = Sequence[RankedPassages]
+"""Of one question, best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,8 +326,8 @@ class Evidence(Record):
     ) -> Evidence:
         """A passage as evidence, with its score, and `start` and `end` of the answer in it."""
         start, end = span or (None, None)
-        named = (passage.id, passage.title, passage.text, start, end, score)
-        return cls(*named, location=passage.location, shelf=passage.shelf, **more)
+        more |= {"location": passage.location, "shelf": passage.shelf}
+        return cls(passage.id, passage.title, passage.text, start, end, score, **more)
 
 
 @dataclass(frozen=True, slots=True)

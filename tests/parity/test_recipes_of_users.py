@@ -1,7 +1,6 @@
 """A recipe of a user's own: what it trains with two processes is what it trains with one."""
 
 import json
-import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -203,22 +202,3 @@ def refused(world: World, out: Path, kind: Callable[[Any], Any]) -> str:
 def test_a_batch_that_cannot_be_divided_is_refused(tmp_path: Path) -> None:
     for message in run_world(2, tmp_path / "ranks", refused, tmp_path / "run", tuple):
         assert "a batch is a tuple" in message
-
-
-class Part(torch.nn.Linear):
-    """A network of a model that decides what it computes in."""
-
-    def to_compute(self, dtype: torch.dtype) -> None:
-        """Stays in fp32."""
-
-
-def test_a_network_without_gradient_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = torch.nn.ModuleDict({"question": Part(1, 1), "passage": Part(1, 1)})
-    given = TrainConfig(out=tmp_path, name="toy")
-    loss = lambda batch: masked_squares(model["passage"], batch)  # noqa: E731
-    monkeypatch.setattr(logging.getLogger("rag"), "propagate", True)
-    fit(toy_method(model, Squares(list), loss), given, World())
-    assert "question is to be trained" in caplog.text
-    assert "passage is" not in caplog.text
