@@ -2,7 +2,6 @@
 
 import json
 import random
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -41,13 +40,16 @@ log = get_logger(__name__)
 Item = TypeVar("Item")
 Answers = Literal["writer", "rules"]
 
-_TOP_K = 20  # passages among which a search must find those that a question was written for
+# Passages among which a search must find those that a question was written for.
+_TOP_K = 20
 _REPLY_TOKENS = 160
-_LEAST_WORDS = 25  # of a passage: shorter ones are headings and remains
-_COMPARED = 0.1  # share of the questions that compare two passages
-_HELD_OUT = 0.2  # share of the questions about documents that are held out
-_FAILURES = 3  # requests in a row without a reply: the model server is gone
-_PAUSE_S = 2.0  # between looks whether a pause is over
+# Passages with fewer words are headings and remains.
+_LEAST_WORDS = 25
+# Shares of the questions that compare two passages, and that are about held-out documents.
+_COMPARED = 0.1
+_HELD_OUT = 0.2
+# After so many requests in a row without a reply the model server is gone.
+_FAILURES = 3
 
 
 class Task(NamedTuple):
@@ -99,7 +101,6 @@ def write_questions(
     answers: Answers = "writer",
     held_out: str | Path | None = None,
     reader: str | Path | None = None,
-    pause: str | Path | None = None,
     seed: int = DEFAULT_SEED,
 ) -> Mapping[str, int]:
     """Write questions for passages in random order until `count` are kept: `rag questions`.
@@ -115,7 +116,6 @@ def write_questions(
         held_out: index of documents that `index` does not hold; a fifth of the questions is
             written for these, and kept if nothing that a search of `index` finds has the answer.
         reader: takes the second look; the reader in the package by default. It may be the writer.
-        pause: while this file exists, nothing is sent.
 
     Returns how many were kept, and how many were rejected for each reason.
 
@@ -152,20 +152,19 @@ def write_questions(
         rejected = stack.enter_context(closing(Journal(folder / "rejected.jsonl")))
         seen = {record["id"] for record in (*kept.records, *rejected.records)}
         tasks = (task for task in _tasks(pipeline, indexes, answers, seed) if task.id not in seen)
-        replies = _replies(model, tasks, pause)
+        replies = _replies(model, tasks)
         progress = stack.enter_context(
             Progress(count, "questions", "write", initial=len(kept.records))
         )
-        while len(kept.records) < count:
-            task, reply = next(replies, (None, ""))
-            if task is None:
-                break
+        for task, reply in replies if len(kept.records) < count else ():
             record, reason = _judge(pipeline, model.name, task, reply)
             if reason:
                 rejected.append({**record, "reason": reason})
-            else:
-                kept.append(record)
-                progress.update()
+                continue
+            kept.append(record)
+            progress.update()
+            if len(kept.records) == count:
+                break
     if not kept.records and not rejected.records:
         raise _nothing_to_ask(index, answers)
     reasons = Counter(str(record["reason"]) for record in rejected.records)
@@ -219,18 +218,16 @@ def _to_compare(pipeline: Pipeline, passage: Passage) -> Passage | None:
     return next((other for _, other in hits if other.id != passage.id), None)
 
 
-def _replies(
-    model: Endpoint, tasks: Iterator[Task], pause: str | Path | None
-) -> Iterator[tuple[Task, str]]:
+def _replies(model: Endpoint, tasks: Iterable[Task]) -> Iterator[tuple[Task, str]]:
     """The model's reply to each task; a task without a reply is left to a later run.
 
     Raises:
         ReaderError: three tasks in a row have no reply, or the last ones.
     """
-    failures: list[ReaderError] = []  # since the last reply
+    # Since the last reply.
+    failures: list[ReaderError] = []
 
     def ask(task: Task) -> str:
-        wait_while(pause)
         messages = draft_messages(task.passages, task.kind, task.made)
         return model.complete(messages, _REPLY_TOKENS, SCHEMA).text
 
@@ -265,14 +262,6 @@ def map_ahead(
             if len(running) == at_once:
                 yield running.popleft()
         yield from running
-
-
-def wait_while(pause: str | Path | None) -> float:
-    """Return when the file does not exist (any more); the seconds that this took."""
-    began = time.monotonic()
-    while pause is not None and Path(pause).exists():
-        time.sleep(_PAUSE_S)
-    return time.monotonic() - began
 
 
 def _judge(pipeline: Pipeline, writer: str, task: Task, reply: str) -> tuple[dict[str, Any], str]:

@@ -199,7 +199,6 @@ def questions(
     answers: Literal["writer", "rules"] = "writer",
     held_out: str | None = None,
     reader: str | None = None,
-    pause: Path | None = None,
     seed: int = DEFAULT_SEED,
 ) -> None:
     """Have a language model write questions for an index's passages, as people would ask them.
@@ -218,7 +217,6 @@ def questions(
         held_out: Index of documents that --index does not hold: a fifth of the questions is about
             these, and has no answer.
         reader: Takes the second look; default: the reader in the package.
-        pause: While this file exists, nothing is sent to the model.
         seed: Random seed of passages and kinds of questions.
     """
     from rag.adaptation.writing import write_questions
@@ -231,7 +229,6 @@ def questions(
         answers=answers,
         held_out=held_out,
         reader=reader,
-        pause=pause,
         seed=seed,
     )
     kept, *rejected = figures.items()

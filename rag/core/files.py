@@ -32,7 +32,7 @@ def fsync_path(path: Path) -> None:
 
 def fsync_tree(path: Path) -> None:
     """Flush a file, or a directory with all that is in it."""
-    for inner in path.rglob("*") if path.is_dir() else ():
+    for inner in path.rglob("*"):
         fsync_path(inner)
     fsync_path(path)
 
@@ -52,9 +52,10 @@ def check_target(path: str | Path, *, folder: bool = False, is_new: bool = False
     target = Path(path)
     hint = "choose another --out"
     above = next(parent for parent in target.absolute().parents if parent.exists())
-    if target.exists() and target.is_dir() != folder:
-        expected, other = ("folder", "file") if folder else ("file", "folder")
-        raise ConfigError(f"{target} is a {other}, expected a {expected}", hint=hint)
+    if target.is_file() and folder:
+        raise ConfigError(f"{target} is a file, expected a folder", hint=hint)
+    if target.is_dir() and not folder:
+        raise ConfigError(f"{target} is a folder, expected a file", hint=hint)
     if not above.is_dir():
         raise ConfigError(f"{above} is a file: nothing can lie in it", hint=hint)
     if is_new and target.exists() and any(target.iterdir()):

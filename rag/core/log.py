@@ -47,8 +47,10 @@ def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
         seen: set[str] = set()
 
         def is_new(record: logging.LogRecord) -> bool:
+            if record.levelno != logging.WARNING:
+                return True
             message = record.getMessage()
-            is_repeated = record.levelno == logging.WARNING and message in seen
+            is_repeated = message in seen
             seen.add(message)
             return not is_repeated
 

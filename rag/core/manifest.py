@@ -131,5 +131,4 @@ def _others(old: object, new: list[Any]) -> str:
     for item in (*before, *new):
         if item not in before or item not in new:
             names.append(str(item.get("name") if isinstance(item, dict) else item))
-    shown = list(dict.fromkeys(names))
-    return ", ".join(shown if len(shown) <= _SHOWN else [*shown[:_SHOWN], "…"])
+    return ", ".join(list(dict.fromkeys(names))[:_SHOWN])

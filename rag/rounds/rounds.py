@@ -4,8 +4,8 @@ OUT/
   config.json                what decides the rounds
   round-0/evaluation/        the retriever that round 1 starts from
   round-1/retrieved.json     the passages retrieved for the training questions
-          examples.json      these with a reader's scores (`rag score`), or as positives and
-          negatives retriever/         the training run
+          examples.json      these with a reader's scores (`rag score`), or as positives and negatives
+          retriever/         the training run
           index/             the passages under the new encoder
           evaluation/        held-out questions over it
   rounds.json                held-out figures of each round, and which is best
@@ -25,7 +25,6 @@ from indexers.rights import copy_rights
 from indexers.settings import BuildSettings
 from rag.core.errors import DataError
 from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
-from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME, claim, index_version
 from rag.core.types import Question
 from rag.data.examples import read_examples, write_examples
@@ -43,7 +42,7 @@ from rag.runtime.model_files import EMBEDDED_ENCODER_NAMES
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.open import KINDS, named_kind
 from retrievers.training.bi_encoder import start_from_index
-from retrievers.training.config import BiEncoderConfig, DistillTrainConfig
+from retrievers.training.config import BiEncoderConfig
 
 
 def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str, Any]]:
@@ -68,7 +67,6 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
     judge = None
     if config.method == "distill":
         judge = open_judge(config.reader, config.signal)
-    _warn_of_draws(config, training)
     questions, held_out = _questions(config)
     trained = "colbert" if config.method == "colbert" else "dense"
     with Index.open(config.index) as source:
@@ -114,28 +112,16 @@ def _questions(config: RoundsConfig) -> tuple[list[Question], list[Question]]:
     )
 
 
-def _warn_of_draws(config: RoundsConfig, training: BiEncoderConfig) -> None:
-    """Warn where most lists that are drawn hold no answer."""
-    drawn = training.per_question if isinstance(training, DistillTrainConfig) else None
-    if drawn and config.top_k > 5 * drawn:
-        get_logger(__name__).warning(
-            "%d of %d passages, drawn for a question, teach nothing without an answer (loss 0): "
-            "lower --top-k, or --set per_question=null",
-            drawn,
-            config.top_k,
-        )
-
-
 def _measure(
     index: Path, held_out: Sequence[Question], out: Path, retriever: str
 ) -> dict[str, float]:
     """How often an answer is in the first k passages, in percent."""
     evaluation = evaluate(index, held_out, out, split="dev", reader=False, retriever=retriever)
-    figures: dict[str, float] = {}
-    for name, interval in evaluation.figures.items():
-        if name.startswith("top"):
-            figures[name] = 100.0 * interval.value
-    return figures
+    return {
+        name: 100.0 * interval.value
+        for name, interval in evaluation.figures.items()
+        if name.startswith("top")
+    }
 
 
 def _write_rows(out: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -148,12 +134,11 @@ def _write_rows(out: Path, rows: Sequence[dict[str, Any]]) -> None:
 def _claim(config: RoundsConfig, training: BiEncoderConfig) -> None:
     """`config.json` says whose folder this is; the number of rounds may change."""
     files = (config.questions, config.held_out or "")
+    not_learnt = {"out", "train_files", *training.free}
     settings = config.model_dump(mode="json", exclude={"out", "rounds"}) | {
         "sha256": [sha256_file(path) for path in files if Path(path).is_file()],
         "index_version": index_version(config.index),
-        "training": training.model_dump(
-            mode="json", exclude={"out", "train_files", *training.free}
-        ),
+        "training": training.model_dump(mode="json", exclude=not_learnt),
     }
     claim(
         config.out / "config.json",

@@ -51,11 +51,14 @@ _BUFFERS = (
     "relative_attention_bias.weight",
 )
 _DROPOUTS = (
-    *("hidden_dropout_prob", "attention_probs_dropout_prob"),
-    *("dropout", "attention_dropout", "dropout_rate"),
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "dropout",
+    "attention_dropout",
+    "dropout_rate",
 )
-# with narrow heads and short texts, torch's fused attention takes 1.3 times as long to train in
-# bf16 on a CPU
+# With narrow heads and short texts, torch's fused attention takes 1.3 times as long to train in
+# bf16 on a CPU.
 _PLAIN_ATTENTION = {
     "bert",
     "roberta",
@@ -95,13 +98,13 @@ def load_config(folder: Path) -> PreTrainedConfig:
     """The configuration of a model folder, completed by transformers; for a DPR tower that of its
     BERT.
     """
-    raw = read_config(folder)
-    if raw["model_type"] != "dpr":
+    stated = read_config(folder)
+    if stated.pop("model_type") != "dpr":
         return transformers_config(folder)
     from transformers import BertConfig
 
     with loading(f"{folder}: transformers cannot load it"):
-        return BertConfig(**{k: v for k, v in raw.items() if k != "model_type"})
+        return BertConfig(**stated)
 
 
 def transformers_config(folder: Path) -> PreTrainedConfig:
@@ -136,30 +139,27 @@ def load_backbone(
         ArtifactError: it cannot be loaded, or weights are missing.
         ConfigError: an encoder-decoder is to be trained.
     """
-    raw = read_config(folder)
-    stated = raw["model_type"]
-    named = (raw.get("architectures") or [""])[0]
-    config = load_config(folder)
     from transformers import AutoModel, AutoModelForTextEncoding
 
+    stated = read_config(folder)
+    name = (stated.get("architectures") or [stated["model_type"]])[0]
+    config = load_config(folder)
     set_dropout(config, dropout)
-    how = {
-        "dtype": torch.float32,
-        "attn_implementation": attention_for(config, device) if train else None,
-    }
+    attention = attention_for(config, device) if train else None
+    how = {"dtype": torch.float32, "attn_implementation": attention}
     with loading(f"{folder}: transformers cannot load it"):
-        if stated == "dpr" or (folder / DIFFERENCE_FILE).is_file():
+        if stated["model_type"] == "dpr" or (folder / DIFFERENCE_FILE).is_file():
             model: Any = AutoModel.from_config(config, **how)
             report = model.load_state_dict(backbone_state(folder), strict=False)
             check_names(folder, model, report.missing_keys, report.unexpected_keys, headless=True)
         else:
-            # sentence encoders of T5 come without the decoder that AutoModel would look for
-            auto = AutoModelForTextEncoding if named.endswith("EncoderModel") else AutoModel
+            # Sentence encoders of T5 come without the decoder that AutoModel would look for.
+            auto = AutoModelForTextEncoding if name.endswith("EncoderModel") else AutoModel
             model, _ = load_network(auto, folder, config, headless=True, **how)
     if getattr(config, "is_encoder_decoder", False):
         if train:
             raise ConfigError(
-                f"{folder} is a {named or stated}, an encoder-decoder or the encoder of one; "
+                f"{folder} is a {name}, an encoder-decoder or the encoder of one; "
                 "a bi-encoder is trained from an encoder alone",
                 hint="start from another model, such as bert-base-uncased",
             )
@@ -205,7 +205,8 @@ def load_network(
     """
     # Our own reader names what it refuses, before transformers reads the same files.
     names = weight_shapes(folder)
-    config.transformers_weights = None  # a file of another name, which the identity would not cover
+    # It would name another file, which the model's identity would not cover.
+    config.transformers_weights = None
     whole, part = whole_model(folder)
     renamed = {rf"^rag\.{part}\.": ""} if part else None
     if any(name.startswith(_FID_BLOCK) for name in names):
@@ -244,14 +245,18 @@ def check_names(
     """
     prefix = f"{network.base_model_prefix}."
     encoder = "" if network.base_model is network else prefix
-    absent = sorted(missing)
-    new = [
-        name for name in absent if headless and ("pooler" in name or not name.startswith(encoder))
-    ]
-    refuse_missing(folder, [name for name in absent if name not in new])
+    new: list[str] = []
+    needed: list[str] = []
+    for name in sorted(missing):
+        is_outside = "pooler" in name or not name.startswith(encoder)
+        (new if headless and is_outside else needed).append(name)
+    refuse_missing(folder, needed)
     stacks = {_stack(name.removeprefix(prefix)) for name in network.state_dict()} - {""}
-    within = [name for name in sorted(unread) if _stack(name.removeprefix(prefix)) in stacks]
-    ignored = [name for name in within if not name.endswith(_BUFFERS)]
+    ignored = [
+        name
+        for name in sorted(unread)
+        if _stack(name.removeprefix(prefix)) in stacks and not name.endswith(_BUFFERS)
+    ]
     if ignored:
         log.warning(
             "%s holds %d weights that the network of its config.json does not have, the first is %s: "
@@ -288,15 +293,16 @@ def refuse_missing(folder: Path, names: Sequence[str]) -> None:
 def reset_layers(model: Any, count: int, seed: int) -> None:
     """Give the upper `count` layers of an encoder random weights, as before any training."""
     stacks = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
-    layers = max(stacks, key=len, default=torch.nn.ModuleList())
+    layers = list(max(stacks, key=len, default=[]))
     if count > len(layers):
         raise ConfigError(f"reset_layers is {count}, but the encoder has {len(layers)} layers")
     drawn = torch.Generator().manual_seed(seed)
     spread = float(getattr(model.config, "initializer_range", 0.02))
     with torch.no_grad():
-        for layer in list(layers)[len(layers) - count :]:
+        for layer in layers[len(layers) - count :]:
             for name, tensor in layer.named_parameters():
                 if tensor.ndim > 1:
+                    # Drawn on the CPU, so that a seed gives the same weights on every device.
                     tensor.copy_(torch.empty(tensor.shape).normal_(0.0, spread, generator=drawn))
                 else:
                     tensor.fill_(0.0 if name.endswith("bias") else 1.0)
@@ -317,8 +323,9 @@ def run_backbone(
         ids, mask: (n, L) int64; the mask is 1 on tokens, 0 on padding.
         types: (n, L) int64 segments; left out where the model has none.
     """
-    segments = {} if types is None or not has_segments(model.config) else {"token_type_ids": types}
-    return model(input_ids=ids, attention_mask=mask, **segments, **options)
+    if types is not None and has_segments(model.config):
+        options["token_type_ids"] = types
+    return model(input_ids=ids, attention_mask=mask, **options)
 
 
 def pad(texts: Sequence[Any], pad_id: int) -> tuple[Tensor, Tensor]:
@@ -383,9 +390,8 @@ def by_length(
         ['row 0', 'row 1', 'row 2']
     """
     batches = plan_batches(lengths, max_rows=limits[0], max_tokens=limits[1])
-    results = list(over(run, batches))
     rows = np.fromiter(chain.from_iterable(batches), np.int64)
-    return results, np.argsort(rows).tolist()
+    return list(over(run, batches)), np.argsort(rows).tolist()
 
 
 def pool(hidden: Tensor, mask: Tensor, how: str) -> Tensor:
@@ -395,6 +401,7 @@ def pool(hidden: Tensor, mask: Tensor, how: str) -> Tensor:
     if how == "cls":
         return hidden[:, 0].float()
     if how == "lasttoken":
-        return hidden[torch.arange(len(hidden), device=hidden.device), mask.sum(1) - 1].float()
+        rows = torch.arange(len(hidden), device=hidden.device)
+        return hidden[rows, mask.sum(1) - 1].float()
     weights = mask.unsqueeze(-1).float()  # (n, L, 1)
     return (hidden.float() * weights).sum(1) / weights.sum(1).clamp(min=1)

@@ -14,14 +14,17 @@ import torch
 from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 
-_TESTED_TORCH = "2.13."  # the version whose kernels `rag.runtime.fast` is tested with
+# The version whose kernels `rag.runtime.fast` is tested with.
+_TESTED_TORCH = "2.13."
 
 
 def available_cores() -> int:
     """Number of cores that this process may run on, by its CPU affinity where the system has
     one.
     """
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def core_pool() -> ThreadPoolExecutor:
@@ -33,20 +36,20 @@ def core_pool() -> ThreadPoolExecutor:
     threads end with the last reference to the pool.
     """
     count = torch.get_num_threads()
-    pool, ready = ThreadPoolExecutor(count), threading.Barrier(count + 1)
+    pool = ThreadPoolExecutor(count)
+    ready = threading.Barrier(count + 1)
 
     def begin() -> None:
         torch.set_num_threads(1)
-        # a thread adopts the global count when it first reads it: while it is 1
+        # A thread adopts the global count when it first reads it: while it is 1.
         torch.get_num_threads()
         ready.wait()
 
     for _ in range(count):
         pool.submit(begin)
     ready.wait()
-    torch.set_num_threads(
-        count
-    )  # torch keeps it per thread, but what new ones start with is global
+    # Torch keeps the count per thread, but what new ones start with is global.
+    torch.set_num_threads(count)
     return pool
 
 
@@ -61,19 +64,20 @@ def precisions(device: str = "cpu") -> dict[str, bool]:
     bf16 products are so fast that quantising may cost more than it saves. AVX-512 without VNNI has
     not been measured.
     """
+    table: dict[str, bool] = {}
     if device.startswith("cuda"):
-        return (
-            {"bf16": True} if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else {}
-        )
+        if torch.cuda.is_available() and torch.cuda.is_bf16_supported():
+            table["bf16"] = True
+        return table
     if not torch.backends.mkldnn.is_available():
-        return {}
-    facts: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # new in torch 2.13
-    has_amx, is_intel = bool(facts.get("amx_bf16")), "Intel" in facts.get("cpu_name", "")
-    table, capability = dict[str, bool](), torch.backends.cpu.get_cpu_capability()
+        return table
+    # New in torch 2.13.
+    facts: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    has_amx = bool(facts.get("amx_bf16"))
     if torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        table["bf16"] = has_amx or bool(
-            facts.get("bf16") or (facts.get("avx512_bf16") and not is_intel)
-        )
+        is_fast = facts.get("avx512_bf16") and "Intel" not in facts.get("cpu_name", "")
+        table["bf16"] = has_amx or bool(facts.get("bf16") or is_fast)
+    capability = torch.backends.cpu.get_cpu_capability()
     if capability in ("AVX2", "AVX512") and has_tested_torch():
         table["int8"] = (capability == "AVX2") if sums_in_16_bits() else not has_amx
     return table
@@ -86,11 +90,10 @@ def sums_in_16_bits() -> bool:
     It does without VNNI instructions, or where ONEDNN_MAX_CPU_ISA forbids them. Such sums overflow
     unless the weights are chosen for it, see `rag.runtime.fast.linear`.
     """
-    bound_kernel_caches()  # before the first product
-    inputs, weights = (
-        torch.full((1, 2), 255, dtype=torch.uint8),
-        torch.full((1, 2), 127, dtype=torch.int8),
-    )
+    # Their size is read at the first product.
+    bound_kernel_caches()
+    inputs = torch.full((1, 2), 255, dtype=torch.uint8)
+    weights = torch.full((1, 2), 127, dtype=torch.int8)
     product = torch.ops.onednn.qlinear_pointwise(
         inputs,
         1.0,
@@ -119,8 +122,11 @@ def has_tested_torch() -> bool:
     """
     is_tested = torch.__version__.startswith(_TESTED_TORCH)
     if not is_tested:
-        what = "torch is %s, the fast kernels are tested with %s*: models compute with torch's own, slower"
-        get_logger(__name__).warning(what, torch.__version__, _TESTED_TORCH)
+        get_logger(__name__).warning(
+            "torch is %s, the fast kernels are tested with %s*: models compute with torch's own, slower",
+            torch.__version__,
+            _TESTED_TORCH,
+        )
     return is_tested
 
 
@@ -139,17 +145,16 @@ def resolve_precision(precision: str, device: str = "cpu") -> torch.dtype:
     Raises:
         ConfigError: for an unknown name, or bf16 where `device` cannot compute it.
     """
+    if precision not in ("auto", "fp32", "bf16"):
+        raise ConfigError(f"unknown precision {precision!r}", hint="use auto, bf16 or fp32")
     table = precisions(device)
-    if precision == "auto":
-        precision = "bf16" if table.get("bf16") else "fp32"
-    elif precision == "bf16" and "bf16" not in table:
+    if precision == "bf16" and "bf16" not in table:
         raise ConfigError(
             f"precision is bf16, and this machine's {device} has no bf16 arithmetic",
             hint="use auto, which is the fastest that works here, or fp32",
         )
-    if precision not in ("fp32", "bf16"):
-        raise ConfigError(f"unknown precision {precision!r}", hint="use auto, bf16 or fp32")
-    return torch.bfloat16 if precision == "bf16" else torch.float32
+    is_bf16 = precision == "bf16" or (precision == "auto" and table.get("bf16"))
+    return torch.bfloat16 if is_bf16 else torch.float32
 
 
 def use_threads(count: int | None = None) -> None:
@@ -162,13 +167,12 @@ def bound_kernel_caches() -> None:
     """Let oneDNN keep 64 compiled products instead of 1,024.
 
     oneDNN compiles and keeps one for every shape. Texts come in all lengths, so nearly every batch
-    is a new
-    shape: with the default a process grows by a gigabyte that is hardly ever used again (measured
-        while
-    reading passages; with 64 kept the CPU time is 4 % more). Values that the user has set stay.
+    is a new shape: with the default a process grows by a gigabyte that is hardly ever used again
+    (measured while reading passages; with 64 kept the CPU time is 4 % more). Values that the user
+    has set stay. They are read when the first product is computed.
     """
     for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
-        os.environ.setdefault(name, "64")  # read when the first product is computed
+        os.environ.setdefault(name, "64")
 
 
 def keep_freed_memory() -> None:

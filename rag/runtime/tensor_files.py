@@ -16,7 +16,7 @@ from rag.core.errors import ArtifactError
 if TYPE_CHECKING:
     from torch import Tensor
 
-_COPY = "copy or download it again"
+COPY = "copy or download it again"
 _TENSORS_ALONE = (
     "give a file that holds the tensors of a network by their names and nothing else, as "
     "transformers' save_pretrained writes it"
@@ -33,8 +33,8 @@ def file_tensors(file: Path, prefix: str = "", *, framework: str = "pt") -> dict
         ArtifactError: the file is missing or damaged, or holds something else than tensors.
     """
     if file.suffix == ".bin":
-        tensors: dict[str, Any] = _bin_tensors(file)
-        chosen = {name: tensors[name] for name in tensors if name.startswith(prefix)}
+        stored = _bin_tensors(file)
+        chosen = {name: tensor for name, tensor in stored.items() if name.startswith(prefix)}
         if framework == "numpy":
             return {name: tensor.float().numpy() for name, tensor in chosen.items()}
         return chosen
@@ -65,7 +65,7 @@ def _opened(file: Path, framework: str) -> Iterator[Any]:
         with safe_open(file, framework=framework) as opened:
             yield opened
     except (SafetensorError, OSError, TypeError) as error:
-        raise ArtifactError(f"{file} cannot be read: {error}", hint=_COPY) from error
+        raise ArtifactError(f"{file} cannot be read: {error}", hint=COPY) from error
 
 
 def _bin_tensors(file: Path) -> dict[str, Tensor]:
@@ -84,7 +84,7 @@ def _bin_tensors(file: Path) -> dict[str, Tensor]:
         refused = re.search(r"GLOBAL (\S+)", str(error))
         if refused is None:
             reason = str(error).partition("\n")[0]
-            raise ArtifactError(f"{file} cannot be read: {reason}", hint=_COPY) from error
+            raise ArtifactError(f"{file} cannot be read: {reason}", hint=COPY) from error
         raise ArtifactError(
             f"{file} holds a {refused[1]}, and nothing but tensors is read from a .bin file; "
             "no code of it was run",

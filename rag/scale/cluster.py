@@ -13,13 +13,8 @@ from typing import Any
 from rag.core.errors import MismatchedArtifactError, ResourceError
 from rag.core.optional import DISTRIBUTION, installed_version, require
 
-_DECIDING = (
-    DISTRIBUTION,
-    "numpy",
-    "torch",
-    "tokenizers",
-    "faiss-cpu",
-)  # what decides the bytes of a vector
+# Packages that decide the bytes of a vector.
+_DECIDING = (DISTRIBUTION, "numpy", "torch", "tokenizers", "faiss-cpu")
 _CODE = ("rag", "indexers", "retrievers")
 _LOOK_TIMEOUT_S = 120.0
 
@@ -61,7 +56,8 @@ def connect(address: str) -> Any:
             f"there is no usable Ray cluster at {address!r}: {reason}",
             hint="start one with `ray start --head --disable-usage-stats`, and give the address it shows",
         ) from error
-    finally:  # Ray replaces the handler of SIGTERM; this process keeps its own
+    finally:
+        # Ray replaces the handler of SIGTERM; this process keeps its own.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
     return ray
@@ -96,36 +92,35 @@ def check_nodes(ray: Any, files: Sequence[Path]) -> list[dict[str, Any]]:
     """
     paths = [str(path.absolute()) for path in files]
     expected = _facts(paths)
-    nodes = sorted(
-        (node for node in ray.nodes() if node["Alive"]), key=lambda node: str(node["NodeID"])
-    )
     task = ray.remote(_facts)
-    usual = {"num_cpus": 0, "max_retries": 0}
+    looks = []
+    for node in sorted(ray.nodes(), key=lambda node: str(node["NodeID"])):
+        if node["Alive"]:
+            place = on_node(node["NodeID"])
+            options = task.options(num_cpus=0, max_retries=0, scheduling_strategy=place)
+            looks.append((node, options.remote(paths)))
     answering = []
-    looks = [
-        task.options(**usual, scheduling_strategy=on_node(node["NodeID"])).remote(paths)
-        for node in nodes
-    ]
-    for node, look in zip(nodes, looks, strict=True):
+    for node, look in looks:
         name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, node {node['NodeID'][:8]})"
         try:
             seen = ray.get(look, timeout=_LOOK_TIMEOUT_S)
         except ray.exceptions.RayError as error:
             alive = {other["NodeID"] for other in ray.nodes() if other["Alive"]}
-            if node["NodeID"] not in alive or isinstance(
-                error, ray.exceptions.TaskUnschedulableError
-            ):
-                continue  # it died meanwhile
+            is_unreachable = isinstance(error, ray.exceptions.TaskUnschedulableError)
+            # It died meanwhile.
+            if is_unreachable or node["NodeID"] not in alive:
+                continue
             raise ResourceError(
                 f"{name} does not run tasks of this package: {error or 'no answer'}",
                 hint=f"install '{DISTRIBUTION}[ray]' there, or see `ray status` and the logs of that node",
             ) from error
-        for fact in (fact for fact, value in expected.items() if seen[fact] != value):
-            raise MismatchedArtifactError(
-                f"{name}: {fact} is {seen[fact] or 'missing'}, on this machine {expected[fact] or 'missing'}",
-                hint="install the same packages on every node (pip install -c constraints.txt "
-                f"'{DISTRIBUTION}[ray]'), and use a folder on a disk that all nodes share",
-            )
+        for fact, value in expected.items():
+            if seen[fact] != value:
+                raise MismatchedArtifactError(
+                    f"{name}: {fact} is {seen[fact] or 'missing'}, on this machine {value or 'missing'}",
+                    hint="install the same packages on every node (pip install -c constraints.txt "
+                    f"'{DISTRIBUTION}[ray]'), and use a folder on a disk that all nodes share",
+                )
         answering.append(node)
     return answering
 
@@ -140,9 +135,8 @@ def _facts(paths: Sequence[str]) -> dict[str, str]:
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations if spec else None) or ():
             for module in sorted(Path(folder).rglob("*.py")):
-                code.update(
-                    module.relative_to(folder).as_posix().encode() + b"\0" + module.read_bytes()
-                )
+                name = module.relative_to(folder).as_posix()
+                code.update(name.encode() + b"\0" + module.read_bytes())
     facts["the code of this package"] = code.hexdigest()[:12]
     for path in paths:
         begun = b""

@@ -25,7 +25,8 @@ from rag.core.files import TEMPORARY_MARK, clean_directory
 from rag.core.log import Progress
 from rag.scale.cluster import check_nodes, connected
 
-_ATTEMPTS = 8  # of a shard whose process dies
+# How often a shard whose process dies is tried again.
+_ATTEMPTS = 8
 
 
 @contextmanager
@@ -62,9 +63,8 @@ def encode_on_cluster(
     """
     layout = ShardLayout(len(passages), encoder.identity.dim, dtype, shard_rows)
     missing = missing_shards(place, layout)
-    mark = (
-        place / f".shared{TEMPORARY_MARK}disk"
-    )  # by which the nodes show that they see the folder
+    # The nodes show by it that they see the folder.
+    mark = place / f".shared{TEMPORARY_MARK}disk"
     mark.write_text(uuid.uuid4().hex)
     check_nodes(ray, [mark, passages.directory / HASHES_NAME])
     resources = ray.cluster_resources()
@@ -89,7 +89,8 @@ def encode_on_cluster(
     finally:
         for result in pending:
             ray.cancel(result, force=True)
-    clean_directory(place)  # of nodes that were killed
+    # Nodes that were killed left files there.
+    clean_directory(place)
     return EmbeddingShards.open(place, layout)
 
 
@@ -120,11 +121,13 @@ def _encode_shard(
     store_shard(place, layout, shard, embeddings.encode_rows(store, encoder, shard))
 
 
-@lru_cache(maxsize=1)  # a process of the cluster runs task after task of one job
+# A process of the cluster runs task after task of one job.
+@lru_cache(maxsize=1)
 def _open(
     passages: Path, precision: str, identity: EncoderIdentity
 ) -> tuple[PassageEncoder, PassageStore]:
-    os.environ["OMP_NUM_THREADS"] = "1"  # a task has one CPU
+    # A task has one CPU.
+    os.environ["OMP_NUM_THREADS"] = "1"
     from retrievers.encoders.open import load_like
 
     encoder = load_like(identity, precision=precision)
@@ -135,7 +138,8 @@ def _open(
             f"({'; '.join(differences)})",
             hint="keep the encoder on a disk that all nodes share",
         )
-    torch = sys.modules.get("torch")  # a static encoder needs none
+    # A static encoder needs none.
+    torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
     return encoder, PassageStore(passages)

@@ -4,8 +4,7 @@ server.
 On every node a process (an actor) opens the index on the shared disk and searches some of its shard
 files, so each node maps a part of the vectors. The results are those of one machine, ties included.
 An actor that dies is started again on the next node, and asked again. A search of which a part is
-not answered in time
-fails: no answer leaves passages out.
+not answered in time fails: no answer leaves passages out.
 """
 
 import itertools
@@ -34,9 +33,11 @@ from rag.core.errors import (
 from rag.core.manifest import MANIFEST_NAME
 from rag.scale.cluster import check_nodes, connect, on_node
 
-_DEADLINE_S = 10.0  # of a search
+# Of a search.
+_DEADLINE_S = 10.0
 _START_TIMEOUT_S = 120.0
-_PAUSE_S = 0.1  # before a dead actor is asked again
+# Before a dead actor is asked again.
+_PAUSE_S = 0.1
 # Without any resource Ray lets a random node choose, which may not know a new one.
 _RESERVED_BYTES = 1 << 20
 
@@ -64,7 +65,8 @@ class PartSearch:
     def _open(self) -> tuple[int, EmbeddingShards]:
         """First row and vectors of the part."""
         if self._opened is None:
-            faiss.omp_set_num_threads(os.cpu_count() or 1)  # Ray allows one
+            # Ray allows one.
+            faiss.omp_set_num_threads(os.cpu_count() or 1)
             index = Index.open(self._directory, verify="none")
             if index.version != self._version:
                 raise MismatchedArtifactError(
@@ -106,7 +108,8 @@ class ShardedIndex:
         self._whole = index.require_dense().vectors
         self.deadline_s = _DEADLINE_S
         self.dim = self._whole.dim
-        self._turns = list(range(len(parts)))  # a part's actor is on the node of its turn
+        # A part's actor is on the node of its turn.
+        self._turns = list(range(len(parts)))
         self._lock = threading.Lock()
         self._actors = [self._start(number) for number in range(len(parts))]
 

@@ -13,6 +13,7 @@ from rag.config import RECIPE_KEY
 from rag.runtime.model_files import EMBEDDED_ENCODER_NAMES
 from rag.training.config import ENTRY_POINTS, TrainConfig
 
+# Folders of any run, whose names alone identify nothing.
 _FOLDERS = (
     "encoder",
     "cross-encoder",
@@ -21,7 +22,7 @@ _FOLDERS = (
     "trained",
     "query_encoder",
     "passage_encoder",
-)  # of any run
+)
 _PACKAGES = ("rag", "readers", "retrievers")
 _LEFT_OUT = {"out", *TrainConfig.free}
 

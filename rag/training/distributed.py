@@ -22,7 +22,8 @@ from torch import Tensor
 from rag.core.errors import ConfigError, ResourceError
 from rag.runtime.hardware import resolve_device
 
-_TIMEOUT = timedelta(hours=12)  # the others wait while one process validates
+# The others wait while one process validates.
+_TIMEOUT = timedelta(hours=12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,8 @@ class World:
         from accelerate import PartialState
 
         # Its functions take the present group as a default: if a library imports it later, they
-        # keep that
-        # group, and its threads, to the end of the program, which may then end by an abort.
+        # keep that group, and its threads, to the end of the program, which may then end by an
+        # abort.
         import_module("torch.distributed.nn")
         where = resolve_device(device)
         try:
@@ -70,11 +71,10 @@ class World:
                 hint="start all with torchrun --nproc-per-node N -m rag.cli.main train ..., and give each "
                 "process of a machine a GPU",
             ) from error
-        # accelerate calls the CPU "cpu:0"
-        yield cls(
-            state.process_index, state.num_processes, where if where == "cpu" else str(state.device)
-        )
-        # not after an error, when the others may be inside a collective
+        # Accelerate calls the CPU "cpu:0".
+        device = where if where == "cpu" else str(state.device)
+        yield cls(state.process_index, state.num_processes, device)
+        # Not after an error, when the others may be inside a collective.
         state.destroy_process_group()
 
     def share(self, count: int, unit: str = "questions") -> slice:

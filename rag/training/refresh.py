@@ -39,7 +39,8 @@ from rag.training.checkpoints import complete_checkpoints, read_checkpoint
 from rag.training.distributed import World
 from rag.training.fit import FitHooks
 
-_DONE, _STEP = "done.json", "step-"
+_DONE = "done.json"
+_STEP = "step-"
 
 log = get_logger(__name__)
 
@@ -91,14 +92,18 @@ class Refresh(FitHooks):
                 "the corpus is encoded on a cluster, and refresh_device names a device of this machine",
                 hint="give one of them",
             )
-        self._config, self._refresher = config, refresher
+        self._config = config
+        self._refresher = refresher
         self._options = {} if encode is None else {"encode": encode}
-        self._write_snapshot, self._open, self._world = write_snapshot, take_up, world
+        self._write_snapshot = write_snapshot
+        self._open = take_up
+        self._world = world
         self._begins_with_result = begins_with_result
         self._root = Path(config.out) / "refresh"
         self._current: Path | None = None
         self._pending: Path | None = None
-        self._made_at = 0  # steps that the model had taken with which the current result was made
+        # Steps that the model had taken with which the current result was made.
+        self._made_at = 0
         self._child: Any = None
         self._figures: Mapping[str, float] = {}
 
@@ -163,14 +168,19 @@ class Refresh(FitHooks):
         """Write the snapshot, unless an earlier attempt of the same step did, and start a process
         for it.
         """
-        self._pending, snapshot, device = folder, folder / "snapshot", self._config.refresh_device
-        if self._world.is_main and not snapshot.exists():
+        self._pending = folder
+        if not self._world.is_main:
+            return
+        snapshot = folder / "snapshot"
+        if not snapshot.exists():
             with atomic_path(snapshot, folder=True) as temporary:
                 self._write_snapshot(temporary)
             log.info("snapshot of %s", folder.name)
-        if self._world.is_main and device is not None:
+        device = self._config.refresh_device
+        if device is not None:
             arguments = (self._refresher, self._config, device, folder)
-            spawning = multiprocessing.get_context("spawn")  # a fork cannot use a GPU
+            # A fork cannot use a GPU.
+            spawning = multiprocessing.get_context("spawn")
             self._child = spawning.Process(target=_make_beside, args=arguments, daemon=True)
             self._child.start()
 
@@ -194,7 +204,8 @@ class Refresh(FitHooks):
             )
         self._world.barrier()
         self._take_up(self._pending)
-        self._pending = self._child = None
+        self._pending = None
+        self._child = None
 
     def _take_up(self, folder: Path) -> None:
         if not (folder / "result" / _DONE).is_file():
@@ -202,10 +213,10 @@ class Refresh(FitHooks):
                 f"{folder} has no finished result",
                 hint="restore it, or train again in another folder",
             )
-        self._current, self._made_at = folder, int(folder.name.removeprefix(_STEP))
-        self._figures = {
-            name: round(value, 4) for name, value in self._open(folder / "result").items()
-        }
+        self._current = folder
+        self._made_at = int(folder.name.removeprefix(_STEP))
+        figures = self._open(folder / "result")
+        self._figures = {name: round(value, 4) for name, value in figures.items()}
         if self._world.is_main:
             log.info("training now uses the result of %s", folder.name)
 
@@ -222,5 +233,6 @@ def _make_beside(refresher: Callable[..., None], config: Any, device: str, folde
     threading.Thread(target=end_with_trainer, daemon=True).start()
     setup_logging("INFO")
     use_threads(config.threads)
-    with suppress(KeyboardInterrupt):  # Ctrl-C reaches the trainer too, which ends this process
+    # Ctrl-C reaches the trainer too, which ends this process.
+    with suppress(KeyboardInterrupt):
         make_result(refresher, config, device, folder)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rag.adaptation.drafts import agrees, lines_around
-from rag.adaptation.writing import Journal, map_ahead, wait_while
+from rag.adaptation.writing import Journal, map_ahead
 from rag.core.files import atomic_write_text, records_of_journal
 from rag.core.log import Progress
 from rag.core.types import Passage, Query
@@ -158,11 +158,10 @@ def write(
     raw: Path,
     model: Endpoint,
     *,
-    pause: Path | None = None,
     minutes: float,
     concurrency: int = 1,
 ) -> int:
-    """Reword questions until the minutes, pauses apart, are over; returns how many there are now.
+    """Reword questions until the minutes are over; returns how many there are now.
 
     Records are written in the order of the questions, whichever is reworded first, so a killed run
     leaves no gap.
@@ -174,7 +173,6 @@ def write(
             until = time.monotonic() + 60 * minutes
             for original in originals(data):
                 if original.id not in done:
-                    until += wait_while(pause)
                     if time.monotonic() > until:
                         return
                     yield original
@@ -244,7 +242,6 @@ def main() -> None:
     parser.add_argument("raw", type=Path)
     parser.add_argument("kept", type=Path, nargs="?", help="only of `keep`")
     parser.add_argument("--writer", help="only of `write`: openai:BASE_URL#MODEL")
-    parser.add_argument("--pause", type=Path, help="while this file exists, nothing is sent")
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--concurrency", type=int, default=1, help="requests in flight")
     given = parser.parse_args()
@@ -253,7 +250,6 @@ def main() -> None:
             given.data,
             given.raw,
             endpoint_of(given.writer),
-            pause=given.pause,
             minutes=given.minutes,
             concurrency=given.concurrency,
         )

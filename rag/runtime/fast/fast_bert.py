@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -28,11 +28,15 @@ from torch.nn import functional
 from rag.runtime.fast.linear import CalibratedLinear, Linear, RowLinear
 from rag.runtime.hardware import bound_kernel_caches, has_tested_torch, resolve_precision
 
-_FAMILIES = frozenset({"bert", "dpr", "roberta", "xlm-roberta", "camembert"})
+_ROBERTAS = ("roberta", "xlm-roberta", "camembert")
+_FAMILIES = ("bert", "dpr", *_ROBERTAS)
 _LEAST_GELU = -0.17
-_BLOCK_TOKENS = 512  # tokens whose (tokens, 4H) intermediates stay in the cache of one core
+_ATTENTION = ("attention.self.query", "attention.self.key", "attention.self.value")
+# Tokens whose (tokens, 4H) intermediates stay in the cache of one core, and scores that do.
+_BLOCK_TOKENS = 512
 _SCORE_BYTES_IN_CACHE = 1 << 20
-_SAFE_EXPONENT = 60.0  # e^±60 times a row of 10⁴ tokens is far inside the range of bf16 and fp32
+# e^±60 times a row of 10⁴ tokens is far inside the range of bf16 and fp32.
+_SAFE_EXPONENT = 60.0
 
 
 @dataclass(slots=True)
@@ -74,7 +78,8 @@ class FastBert:
         precision: str = "fp32",
         ranges: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self.config, self.dtype = config, resolve_precision(precision)
+        self.config = config
+        self.dtype = resolve_precision(precision)
         self.precision = "bf16" if self.dtype == torch.bfloat16 else "fp32"
         if ranges is not None:
             self.precision = "int8"
@@ -83,19 +88,17 @@ class FastBert:
         self.depth: int = config.num_hidden_layers
         self.n_heads: int = config.num_attention_heads
         self.head_size = self.hidden_size // self.n_heads
-        roberta = config.model_type in ("roberta", "xlm-roberta", "camembert")
-        self.position_offset = int(config.pad_token_id) + 1 if roberta else 0
+        self.position_offset = 0
+        if config.model_type in _ROBERTAS:
+            self.position_offset = int(config.pad_token_id) + 1
+        weights = {name: tensor.detach().float() for name, tensor in state.items()}
         with torch.inference_mode():
-            self._word = state["embeddings.word_embeddings.weight"].detach().float()
-            self._position = state["embeddings.position_embeddings.weight"].detach().float().clone()
-            self._segment = (
-                state["embeddings.token_type_embeddings.weight"].detach().float().clone()
-            )
+            self._word = weights["embeddings.word_embeddings.weight"]
+            self._position = weights["embeddings.position_embeddings.weight"].clone()
+            self._segment = weights["embeddings.token_type_embeddings.weight"].clone()
             self._position_and_first_segment = self._position + self._segment[0]
-            self._embedding_norm = _norm(state, "embeddings.LayerNorm", config)
-            self._layers = [
-                self._layer(state, number, config, ranges) for number in range(self.depth)
-            ]
+            self._embedding_norm = self._norm(weights, "embeddings.LayerNorm")
+            self._layers = [self._layer(weights, number, ranges) for number in range(self.depth)]
 
     @staticmethod
     def supports(config: Any) -> bool:
@@ -111,38 +114,34 @@ class FastBert:
         )
 
     def _layer(
-        self,
-        state: Mapping[str, Tensor],
-        number: int,
-        config: Any,
-        ranges: Mapping[str, Tensor] | None,
+        self, weights: Mapping[str, Tensor], number: int, ranges: Mapping[str, Tensor] | None
     ) -> _Layer:
-        prefix, dtype = f"encoder.layer.{number}", self.dtype
+        prefix = f"encoder.layer.{number}"
+
+        def linear(name: str) -> tuple[Tensor, Tensor]:
+            return weights[f"{prefix}.{name}.weight"], weights[f"{prefix}.{name}.bias"]
+
+        (wq, bq), (wk, bk), (wv, bv) = map(linear, _ATTENTION)
+        # 1/√d is folded into the queries.
         scale = 1.0 / math.sqrt(self.head_size)
-
-        def both(name: str) -> tuple[Tensor, Tensor]:
-            stem = f"{prefix}.{name}"
-            return state[f"{stem}.weight"].detach().float(), state[f"{stem}.bias"].detach().float()
-
-        (wq, bq), (wk, bk), (wv, bv) = (
-            both(f"attention.self.{part}") for part in ("query", "key", "value")
-        )
-        qkv = torch.cat([wq * scale, wk, wv]), torch.cat([bq * scale, bk, bv])
-        out, up, down = map(both, ("attention.output.dense", "intermediate.dense", "output.dense"))
+        qkv = (torch.cat([wq * scale, wk, wv]), torch.cat([bq * scale, bk, bv]))
+        out = linear("attention.output.dense")
+        up = linear("intermediate.dense")
+        down = linear("output.dense")
         norms = {
-            "attention_norm": _norm(state, f"{prefix}.attention.output.LayerNorm", config),
-            "norm": _norm(state, f"{prefix}.output.LayerNorm", config),
+            "attention_norm": self._norm(weights, f"{prefix}.attention.output.LayerNorm"),
+            "norm": self._norm(weights, f"{prefix}.output.LayerNorm"),
         }
         if ranges is None:
             return _Layer(
-                qkv=Linear(*qkv, dtype),
-                attention_out=Linear(*out, dtype),
-                up=Linear(*up, dtype, gelu=True),
-                down=Linear(*down, dtype),
+                qkv=Linear(*qkv, self.dtype),
+                attention_out=Linear(*out, self.dtype),
+                up=Linear(*up, self.dtype, gelu=True),
+                down=Linear(*down, self.dtype),
                 **norms,
             )
         return _Layer(
-            qkv=CalibratedLinear(*qkv, *ranges[f"{number}.attention"], dtype=dtype),
+            qkv=CalibratedLinear(*qkv, *ranges[f"{number}.attention"], dtype=self.dtype),
             attention_out=RowLinear(*out),
             up=CalibratedLinear(*up, *ranges[f"{number}.feed"], gelu=True),
             down=RowLinear(*down, least=_LEAST_GELU),
@@ -161,7 +160,8 @@ class FastBert:
             types: (n, L) segments; None: all are 0.
             seen: (n, L), 1 on the tokens that the others of their sequence attend to; None: on all.
         """
-        real, hidden = mask.bool(), torch.zeros(*ids.shape, self.hidden_size)
+        real = mask.bool()
+        hidden = torch.zeros(*ids.shape, self.hidden_size)
         packed = None if seen is None else seen[real].bool()
         lengths = real.sum(1).tolist()
         hidden[real] = self.layers(self.embed(ids, real, types), lengths, seen=packed)
@@ -194,31 +194,41 @@ class FastBert:
             x = self._word[ids[mask]] + self._position_and_first_segment[positions]
         else:
             x = self._word[ids[mask]] + self._position[positions] + self._segment[types[mask]]
-        result: Tensor = self._embedding_norm(x)
-        return result
+        return self._embedding_norm(x)
 
     def _attend(self, qkv: Tensor, runs: Sequence[tuple[int, int]], seen: Tensor | None) -> Tensor:
         """Self-attention inside each sequence, by runs of (sequences, length). qkv (T, 3H) → (T,
         H).
         """
         context = torch.empty(qkv.shape[0], self.hidden_size, dtype=self.dtype)
-        heads, size = self.n_heads, self.head_size
+        heads = self.n_heads
+        size = self.head_size
         start = 0
         for rows, length in runs:
             step = max(1, _SCORE_BYTES_IN_CACHE // (heads * length * length * qkv.element_size()))
-            for n in [min(step, rows - first) for first in range(0, rows, step)]:
+            for first in range(0, rows, step):
+                n = min(step, rows - first)
                 stop = start + n * length
                 split = qkv[start:stop].view(n, length, 3, heads, size).permute(2, 0, 3, 1, 4)
                 unseen = None
                 if seen is not None:
                     unseen = ~seen[start:stop].view(n, 1, length).repeat_interleave(heads, 0)
                 q, k, v = split.reshape(3, n * heads, length, size)
-                mixed = (
-                    _softmax_product(q, k, v, unseen).view(n, heads, length, size).transpose(1, 2)
-                )
-                context[start:stop].view(n, length, heads, size).copy_(mixed)
+                mixed = _softmax_product(q, k, v, unseen).view(n, heads, length, size)
+                context[start:stop].view(n, length, heads, size).copy_(mixed.transpose(1, 2))
                 start = stop
         return context
+
+    def _norm(self, weights: Mapping[str, Tensor], name: str) -> Callable[[Tensor], Tensor]:
+        """LayerNorm in fp32."""
+        weight = weights[f"{name}.weight"].clone()
+        return partial(
+            functional.layer_norm,
+            normalized_shape=weight.shape,
+            weight=weight,
+            bias=weights[f"{name}.bias"].clone(),
+            eps=self.config.layer_norm_eps,
+        )
 
 
 class RangeRecorder(FastBert):
@@ -239,20 +249,11 @@ class RangeRecorder(FastBert):
             layer.up = partial(self._note, f"{number}.feed", layer.up)
 
     def _note(self, name: str, linear: Linear, x: Tensor) -> Tensor:
-        low, high = x.amin(0), x.amax(0)
         with self._lock:
-            before = self.ranges.get(name, torch.stack([low, high]))
-            self.ranges[name] = torch.stack([low.minimum(before[0]), high.maximum(before[1])])
+            # Those before are two more rows.
+            seen = torch.cat([self.ranges[name], x]) if name in self.ranges else x
+            self.ranges[name] = torch.stack([seen.amin(0), seen.amax(0)])
         return linear(x)
-
-
-def _norm(state: Mapping[str, Tensor], name: str, config: Any) -> Any:
-    """LayerNorm in fp32."""
-    weight, bias = (state[f"{name}.{part}"].detach().float().clone() for part in ("weight", "bias"))
-    eps = config.layer_norm_eps
-    return partial(
-        functional.layer_norm, normalized_shape=weight.shape, weight=weight, bias=bias, eps=eps
-    )
 
 
 def _softmax_product(q: Tensor, k: Tensor, v: Tensor, unseen: Tensor | None = None) -> Tensor:

@@ -14,9 +14,9 @@ result does not depend on the other rows of the batch:
 * `RowLinear`: every row gets its own scale, computed from its values. The scale is applied after
   the product, together with the sum that follows in a transformer, so this costs no extra pass.
 
-Source: SmoothQuant (Xiao et al. 2023) for moving the inputs' ranges into the weights; LLM.int8()
-    (Dettmers et
-al. 2022) for one scale per row.
+Source:
+    SmoothQuant (Xiao et al. 2023) for moving the inputs' ranges into the weights; LLM.int8()
+    (Dettmers et al. 2022) for one scale per row.
 """
 
 import torch
@@ -25,15 +25,18 @@ from torch.nn import functional
 
 from rag.runtime.hardware import sums_in_16_bits
 
-_PLAIN, _GELU = (
-    ("none", ""),
-    ("gelu", "none"),
-)  # oneDNN's names of activations that it fuses into a product
-_HALF = 128  # from signed to unsigned codes: oneDNN's fast kernels take unsigned inputs
-_SMOOTHING = 0.75  # share of a channel's range that moves into the weights
-_MARGIN = 1.05  # margin above the measured ranges
+# oneDNN's names of activations that it fuses into a product.
+_PLAIN = ("none", "")
+_GELU = ("gelu", "none")
+# From signed to unsigned codes: oneDNN's fast kernels take unsigned inputs.
+_HALF = 128
+# Share of a channel's range that moves into the weights.
+_SMOOTHING = 0.75
+# Factor on the measured ranges.
+_MARGIN = 1.05
 _TINY = 1e-12
-_SMALLEST = 0.02  # a channel's range counts as at least this share of the widest one
+# A channel's range counts as at least this share of the widest one.
+_SMALLEST = 0.02
 
 
 class Linear:
@@ -43,7 +46,8 @@ class Linear:
         self, weight: Tensor, bias: Tensor, dtype: torch.dtype, *, gelu: bool = False
     ) -> None:
         self._activation, self._algorithm = _GELU if gelu else _PLAIN
-        self._dtype, self._bias = dtype, bias.to(dtype).clone()
+        self._dtype = dtype
+        self._bias = bias.to(dtype).clone()
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype).clone())
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -68,11 +72,11 @@ def weight_codes(weight: Tensor, *, pairs: bool) -> tuple[Tensor, Tensor]:
     """
     greatest = weight.abs().amax(1)
     if pairs:
-        of_pairs = functional.pad(weight, (0, weight.shape[1] % 2)).unflatten(
-            1, (-1, 2)
-        )  # (N, K / 2, 2)
+        padded = functional.pad(weight, (0, weight.shape[1] % 2))
+        of_pairs = padded.unflatten(1, (-1, 2))  # (N, K / 2, 2)
         greatest = torch.maximum(of_pairs.relu().sum(2), (-of_pairs).relu().sum(2)).amax(1)
-    scale = greatest.clamp_min(_TINY) / 127.0  # rounding adds up to 1/2 to each code of a pair
+    # Not by 128: rounding adds up to 1/2 to each code of a pair.
+    scale = greatest.clamp_min(_TINY) / 127.0
     return (weight / scale[:, None]).round().to(torch.int8), scale
 
 
@@ -137,7 +141,8 @@ class CalibratedLinear:
         dtype: torch.dtype = torch.float32,
         gelu: bool = False,
     ) -> None:
-        middle, reach = (high + low) / 2, (high - low) / 2
+        middle = (high + low) / 2
+        reach = (high - low) / 2
         reach = reach.clamp_min(max(_SMALLEST * float(reach.max()), 1e-6))
         smooth = reach.pow(_SMOOTHING)
         step = smooth * (float((reach / smooth).max()) * _MARGIN / 127.0)  # (K,) value of one code
@@ -145,7 +150,8 @@ class CalibratedLinear:
         self._offset = -middle / step
         self._weight = _Int8Weight(weight * step)
         self._bias = bias + weight @ middle
-        self._dtype, self._activation = dtype, _GELU if gelu else _PLAIN
+        self._dtype = dtype
+        self._activation = _GELU if gelu else _PLAIN
 
     def __call__(self, x: Tensor) -> Tensor:
         """(T, N) from (T, K) float32."""
@@ -178,11 +184,13 @@ class RowLinear:
         x = x.float()
         if self._least is None:
             top = x.abs().amax(1, keepdim=True).clamp_min_(_TINY)  # (T, 1)
-            steps, zero = 127.0, _HALF
+            steps = 127.0
+            zero = _HALF
             values = torch.mul(x, steps / top)
         else:
             top = x.amax(1, keepdim=True).sub_(self._least).clamp_min_(_TINY)
-            steps, zero = 254.0, 1
+            steps = 254.0
+            zero = 1
             factor = steps / top
             values = torch.mul(x, factor).sub_(factor.mul_(self._least).add_(127.0))
         product = self._weight(_unsigned(values), zero)

@@ -20,7 +20,7 @@ from rag.adaptation.drafts import (
     parse_draft,
     place_answer,
 )
-from rag.adaptation.writing import write_questions
+from rag.adaptation.writing import Answers, write_questions
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, ReaderError
 from rag.core.types import Passage
 from rag.data.questions import read_questions
@@ -76,14 +76,17 @@ def reply(question: str, answer: str) -> tuple[int, bytes]:
     return chat(json.dumps({"answer": answer, "question": question}))
 
 
+def second_look(answer: str) -> tuple[int, bytes]:
+    return chat(json.dumps({"answer": answer, "passages": [1]}))
+
+
 def good(body: dict[str, Any]) -> tuple[int, bytes]:
     """A good question about each passage, or the code in it as the second look's answer."""
-    code = re.search(r"[A-Z]{3}_\d7", ask_of(body))
-    names = re.findall(r"Animals › (\w+)", ask_of(body))
-    assert code
+    code = re.findall(r"[A-Z]{3}_\d7", ask_of(body))[0]
     if is_second_look(body):
-        return chat(json.dumps({"answer": code[0], "passages": [1]}))
-    return reply(f"Which sign identifies {' beside '.join(names)} officially?", code[0])
+        return second_look(code)
+    names = re.findall(r"Animals › (\w+)", ask_of(body))
+    return reply(f"Which sign identifies {' beside '.join(names)} officially?", code)
 
 
 def run(world: Path, server: Server, out: Path, **settings: Any) -> dict[str, int]:
@@ -154,8 +157,7 @@ def test_what_is_no_good_question_is_rejected_with_the_reason(
     def act(body: dict[str, Any]) -> tuple[int, bytes]:
         code = re.findall(r"[A-Z]{3}_\d7", ask_of(body))[-1]
         if is_second_look(body):
-            answer = second.replace("{code}", code)
-            return chat(json.dumps({"answer": answer, "passages": [1]}))
+            return second_look(second.replace("{code}", code))
         name = re.findall(r"Animals › (\w+)", ask_of(body))[-1]
         text = drafted[1].decode().replace("{code}", code).replace("{name}", name)
         return 200, text.encode()
@@ -222,31 +224,6 @@ def test_a_writer_may_say_the_questions_of_rules_in_better_words(
         assert clumsy[1] in shown
 
 
-def test_nothing_is_sent_while_the_pause_file_exists(
-    world: Path, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.replies = [good]
-    pause = tmp_path / "PAUSE"
-    pause.touch()
-    naps = []
-
-    def nap(seconds: float) -> None:
-        naps.append(seconds)
-        assert not server.requests
-        if len(naps) == 3:
-            pause.unlink()
-
-    monkeypatch.setattr(module.time, "sleep", nap)
-    # With several requests in flight, each of their threads would nap.
-    writer = f"{server.source},retries=0,parallel=1"
-    out = tmp_path / "q.jsonl"
-    written = write_questions(
-        world / "index", writer, out, reader=server.source, count=1, pause=pause
-    )
-    assert written["kept"] == 1
-    assert len(naps) == 3
-
-
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
@@ -274,24 +251,7 @@ def test_a_server_that_is_gone_or_is_another_ends_the_run_and_loses_nothing(
     assert out.read_bytes() == kept
 
 
-def test_a_damaged_line_costs_none_of_those_behind_it(
-    world: Path, server: Server, tmp_path: Path
-) -> None:
-    server.replies = [good]
-    out = tmp_path / "q.jsonl"
-    run(world, server, out, count=3)
-    first, *others = out.read_text().splitlines(keepends=True)
-    damaged = first.replace("{", "", 1) + "".join(others)
-    out.write_text(damaged)
-    with pytest.raises(DataError, match="a line that is no record, after 0 bytes"):
-        run(world, server, out, count=4)
-    assert out.read_text() == damaged
-    out.write_text("".join(others))  # the remedy
-    assert run(world, server, out, count=3)["kept"] == 3
-
-
 def test_what_cannot_work_is_refused(world: Path, server: Server, tmp_path: Path) -> None:
-    server.replies = [good]
     out = tmp_path / "q.jsonl"
     with pytest.raises(ConfigError, match="names no language model"):
         write_questions(world / "index", "qwen", out)
@@ -301,25 +261,35 @@ def test_what_cannot_work_is_refused(world: Path, server: Server, tmp_path: Path
     with pytest.raises(ConfigError, match="has not begun it"):
         run(world, server, out)
     assert out.read_text() == "mine\n"
-    short = tmp_path / "short"
-    settings = BuildSettings(retriever="bm25")
-    write_index(short, [Passage("1", "", "Too short.")], settings=settings)
-    source = f"{server.source},retries=0"
-    with pytest.raises(DataError, match="no passage has 25 words"):
-        write_questions(short, source, tmp_path / "none.jsonl", reader=source)
-    german = tmp_path / "german"
-    passage = Passage("1", "", "Der Otter wohnt seit vielen Jahren an unserem Fluss. " * 4)
-    write_index(german, [passage], settings=settings)
-    options = ("--index", german, "--writer", source, "--reader", source)
-    with pytest.raises(DataError, match="words of which the rules make a question") as refused:
-        write_questions(german, source, tmp_path / "g.jsonl", answers="rules", reader=source)
-    assert "--answers writer" in str(refused.value.hint)
     assert not server.requests
+
+
+GERMAN = "Der Otter wohnt seit vielen Jahren an unserem Fluss. " * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "answers", "message"),
+    [
+        ("Too short.", "writer", "no passage has 25 words"),
+        (GERMAN, "rules", "words of which the rules make a question"),
+        (GERMAN, "writer", ""),
+    ],
+)
+def test_a_text_that_gives_no_question_is_refused(
+    server: Server, tmp_path: Path, text: str, answers: Answers, message: str
+) -> None:
     server.replies = [reply("Wer wohnt hier?", "Der Otter")]
-    assert (
-        exit_code("questions", *options, "--answers", "writer", "--out", tmp_path / "w.jsonl") == 0
-    )
-    assert server.requests
+    settings = BuildSettings(retriever="bm25")
+    write_index(tmp_path / "index", [Passage("1", "", text)], settings=settings)
+    out = tmp_path / "q.jsonl"
+    if not message:
+        assert run(tmp_path, server, out, answers=answers)["kept"] == 0
+        assert server.requests
+        return
+    with pytest.raises(DataError, match=message) as refused:
+        run(tmp_path, server, out, answers=answers)
+    assert ("--answers writer" in str(refused.value.hint)) == (answers == "rules")
+    assert not server.requests
 
 
 def test_an_endpoint_without_schemas_is_asked_without_them(

@@ -19,6 +19,7 @@ from rag.core.files import (
     directory_lock,
     disk_errors,
     read_json,
+    records_of_journal,
 )
 
 
@@ -57,10 +58,7 @@ def test_killed_writer_leaves_only_a_temporary_that_can_be_removed(tmp_path: Pat
 
 def test_a_directory_has_one_writer_whose_lock_dies_with_it(tmp_path: Path) -> None:
     with _process("directory_lock(sys.argv[1])", tmp_path) as owner:
-        with (
-            pytest.raises(ResourceError, match="another process is writing here"),
-            directory_lock(tmp_path),
-        ):
+        with pytest.raises(ResourceError, match="another"), directory_lock(tmp_path):
             pass
         owner.kill()
     with directory_lock(tmp_path):
@@ -110,11 +108,8 @@ def test_a_place_where_nothing_can_be_written_is_refused(
             pass
     for place, is_folder in (("file", False), ("folder", True), ("new/deep/x", True)):
         check_target(tmp_path / place, folder=is_folder)
-    with (
-        pytest.raises(ConfigError, match="nothing can lie in it"),
-        atomic_path(tmp_path / "file" / "x"),
-    ):
-        pass
+    with pytest.raises(ConfigError, match="nothing can lie in it"):
+        atomic_write_text(tmp_path / "file" / "x", "new")
     assert (tmp_path / "file").read_text() == "kept"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
@@ -152,13 +147,17 @@ def test_a_folder_to_write_is_new_or_empty_or_replaced_when_complete(
         check_target(out, folder=True, is_new=True)
     with pytest.raises(ValueError, match="broken"), atomic_path(out, folder=True) as temporary:
         raise ValueError("broken")
-    with (
-        monkeypatch.context() as patched
-    ):  # stopped with the old folder aside, the new one not in its place
-        stops, replace = iter((False, True, False)), os.replace
-        patched.setattr(
-            os, "replace", lambda *places: sys.exit(1) if next(stops) else replace(*places)
-        )
+    stops = iter((False, True, False))
+    replace = os.replace
+
+    def stopped(*places: Path) -> None:
+        """Stops with the old folder aside, and the new one not in its place."""
+        if next(stops):
+            raise SystemExit
+        replace(*places)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", stopped)
         with pytest.raises(SystemExit), atomic_path(out, folder=True):
             pass
     assert [path.name for path in out.iterdir()] == ["old"]
@@ -166,3 +165,17 @@ def test_a_folder_to_write_is_new_or_empty_or_replaced_when_complete(
         (temporary / "new").write_text("new")
     assert [path.name for path in out.iterdir()] == ["new"]
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_journal_loses_its_torn_end_alone(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    assert list(records_of_journal(journal)) == []
+    lines = ['{"id": 1}\n', '{"id": 2}\n', '{"id": 3']
+    journal.write_text("".join(lines))
+    assert [record["id"] for record in records_of_journal(journal)] == [1, 2]
+    assert journal.read_text() == "".join(lines[:2])
+    damaged = lines[0].replace("{", "") + lines[1] * 2
+    journal.write_text(damaged)
+    with pytest.raises(DataError, match="a line that is no record, after 0 bytes"):
+        list(records_of_journal(journal))
+    assert journal.read_text() == damaged

@@ -4,6 +4,7 @@ import os
 import random
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -16,6 +17,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from rag.core.errors import ArtifactError, MismatchedArtifactError, MissingDependencyError
+from rag.core.files import sha256_file
 from rag.runtime import model_files
 from rag.runtime.backbone import refuse_missing
 from rag.runtime.model_files import (
@@ -49,16 +51,11 @@ def test_the_encoders_of_the_package_are_found_and_checked(name, most, tmp_path,
 def test_other_weights_under_its_name_are_refused(tmp_path, monkeypatch):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.safetensors").write_bytes(b"other")
-    monkeypatch.setattr(
-        model_files.importlib.util,
-        "find_spec",
-        lambda name: type("Spec", (), {"origin": str(tmp_path / "x.py")}),
-    )
-    with pytest.raises(MismatchedArtifactError, match="expected 53aa"):
-        embedded_encoder_dir()
-    monkeypatch.setattr(model_files.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError):
-        embedded_encoder_dir()
+    found = SimpleNamespace(origin=str(tmp_path / "x.py"))
+    for spec, error in ((found, MismatchedArtifactError), (None, MissingDependencyError)):
+        monkeypatch.setattr(model_files.importlib.util, "find_spec", lambda name, spec=spec: spec)
+        with pytest.raises(error):
+            embedded_encoder_dir()
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./missing", "a/b/c"])
@@ -164,19 +161,20 @@ def test_sharded_weights(tmp_path):
     index.write_text(
         '{"weight_map": {"a": "model-00001.safetensors", "b": "model-00002.safetensors"}}'
     )
-    state = backbone_state(tmp_path)
-    assert sorted(state) == ["embeddings.a", "embeddings.b"]
-    hashes = [hashlib.sha256(file.read_bytes()).hexdigest() for file in weight_files(tmp_path)]
-    assert (
-        weights_sha256(weight_files(tmp_path))
-        == hashlib.sha256("".join(hashes).encode()).hexdigest()
-    )
-    index.write_text('{"weight_map": {"a": "../elsewhere.safetensors"}}')
-    with pytest.raises(ArtifactError, match="outside"):
-        weight_files(tmp_path)
-    index.write_text('{"weight_map": {"a": "model-00001.safetensors", "b": "lost.safetensors"}}')
-    with pytest.raises(ArtifactError, match=r"lacks 1 of 2 weights files, the first is lost"):
-        weight_files(tmp_path)
+    assert sorted(backbone_state(tmp_path)) == ["embeddings.a", "embeddings.b"]
+    files = weight_files(tmp_path)
+    hashes = "".join(sha256_file(file) for file in files)
+    assert weights_sha256(files) == hashlib.sha256(hashes.encode()).hexdigest()
+    for names, message in (
+        ('"a": "../elsewhere.safetensors"', "outside"),
+        (
+            '"a": "model-00001.safetensors", "b": "lost.safetensors"',
+            "lacks 1 of 2 weights files, the first is lost",
+        ),
+    ):
+        index.write_text(f'{{"weight_map": {{{names}}}}}')
+        with pytest.raises(ArtifactError, match=message):
+            weight_files(tmp_path)
 
 
 def test_wrappers_and_old_names_are_removed(tmp_path):

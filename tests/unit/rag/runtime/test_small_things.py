@@ -47,31 +47,20 @@ def test_bf16_is_refused_exactly_where_it_cannot_be_computed() -> None:
             resolve_precision("bf16")
 
 
+INTEL = {"cpu_name": "Intel Xeon"}
+BF16 = {"avx512_bf16": True}
+
+
 @pytest.mark.parametrize(
     ("capability", "has_16_bit_sums", "facts", "table"),
     [
         ("DEFAULT", False, {}, {}),
-        ("AVX2", True, {"cpu_name": "AMD EPYC"}, {"int8": True}),
-        ("AVX2", False, {"cpu_name": "Intel Core", "avx_vnni": True}, {"int8": True}),
-        ("AVX512", True, {"cpu_name": "Intel Xeon"}, {"bf16": False, "int8": False}),
-        (
-            "AVX512",
-            False,
-            {"cpu_name": "AMD EPYC", "avx512_bf16": True},
-            {"bf16": True, "int8": True},
-        ),
-        (
-            "AVX512",
-            False,
-            {"cpu_name": "Intel Xeon", "avx512_bf16": True},
-            {"bf16": False, "int8": True},
-        ),
-        (
-            "AVX512",
-            False,
-            {"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": True},
-            {"bf16": True, "int8": False},
-        ),
+        ("AVX2", True, {}, {"int8": True}),
+        ("AVX2", False, {**INTEL, "avx_vnni": True}, {"int8": True}),
+        ("AVX512", True, INTEL, {"bf16": False, "int8": False}),
+        ("AVX512", False, {"cpu_name": "AMD EPYC", **BF16}, {"bf16": True, "int8": True}),
+        ("AVX512", False, {**INTEL, **BF16}, {"bf16": False, "int8": True}),
+        ("AVX512", False, {**INTEL, **BF16, "amx_bf16": True}, {"bf16": True, "int8": False}),
     ],
 )
 def test_what_is_faster_than_fp32(
@@ -111,14 +100,6 @@ def test_the_simulated_processor_has_avx2_alone() -> None:
     assert torch.backends.cpu.get_cpu_capability() == "AVX2"
     assert precisions() == {"int8": True}
     assert hardware.sums_in_16_bits()
-
-
-def test_the_longest_prefix_sets_the_rate_and_each_names_a_parameter() -> None:
-    master = MasterWeights(torch.nn.ModuleDict({"retriever": torch.nn.Linear(2, 1)}), "fp32")
-    rates = {"retriever": 1e-5, "retriever.weight": 1e-4, "retriever.bias": 0.1}
-    assert [group["peak"] for group in master.groups(1e-3, rates=rates)] == [1e-4, 0.1]
-    with pytest.raises(ConfigError, match="given for reader, but no trained parameter"):
-        master.groups(1e-3, rates={"reader": 1e-4})
 
 
 @pytest.mark.needs_bf16

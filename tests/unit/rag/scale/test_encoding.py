@@ -49,6 +49,10 @@ def passages(tmp_path_factory: pytest.TempPathFactory) -> PassageStore:
     return PassageStore(writer.directory)
 
 
+def on_one(place: Path, passages: PassageStore, encoder: Path) -> None:
+    encode_corpus(place, passages, load_encoder(encoder), "float16", shard_rows=SHARD_ROWS)
+
+
 def on_cluster(
     nodes: Nodes,
     place: Path,
@@ -91,9 +95,7 @@ def test_the_command_builds_the_index_of_one_machine(
 def test_a_node_that_dies_while_encoding_costs_nothing(
     nodes: Nodes, static_encoder: Path, passages: PassageStore, tmp_path: Path
 ) -> None:
-    encode_corpus(
-        tmp_path / "one", passages, load_encoder(static_encoder), "float16", shard_rows=SHARD_ROWS
-    )
+    on_one(tmp_path / "one", passages, static_encoder)
     nodes.start(2)
     killed = []
 
@@ -111,7 +113,7 @@ def test_a_node_that_dies_while_encoding_costs_nothing(
 def test_what_is_begun_on_a_cluster_goes_on_anywhere(
     nodes: Nodes, static_encoder: Path, passages: PassageStore, tmp_path: Path
 ) -> None:
-    encoder, place = load_encoder(static_encoder), tmp_path / "many"
+    place = tmp_path / "many"
 
     def shards() -> dict[str, int]:
         return {path.name: path.stat().st_mtime_ns for path in place.glob("shard-*.npy")}
@@ -124,9 +126,9 @@ def test_what_is_begun_on_a_cluster_goes_on_anywhere(
         on_cluster(nodes, place, passages, static_encoder, stop)
     begun = shards()
     assert 3 <= len(begun) < ROWS / SHARD_ROWS
-    encode_corpus(place, passages, encoder, "float16", shard_rows=SHARD_ROWS)
+    on_one(place, passages, static_encoder)
     assert begun.items() <= shards().items()
-    encode_corpus(tmp_path / "one", passages, encoder, "float16", shard_rows=SHARD_ROWS)
+    on_one(tmp_path / "one", passages, static_encoder)
     assert content(tmp_path / "one") == content(place)
 
 
@@ -169,10 +171,7 @@ def test_nodes_that_would_differ_are_refused_by_name(
 
 def test_what_cannot_be_done_on_a_cluster_is_refused(tmp_path: Path) -> None:
     index = ["index", "sample", "--ray", "auto", "--out", str(tmp_path / "index")]
-    for more, reason in (
-        (["--retriever", "bm25"], "reuses none"),
-        (["--reuse", "x"], "reuses none"),
-    ):
-        result = run_command([*index, *more])
+    for option in (["--retriever", "bm25"], ["--reuse", "x"]):
+        result = run_command([*index, *option])
         assert result.exit_code == ConfigError.exit_code
-        assert reason in result.output
+        assert "reuses none" in result.output
