@@ -23,10 +23,14 @@ from retrievers.training.config import DprTrainConfig
 
 QUESTIONS = "questions.json"
 SETTINGS = "adapt.json"
-LEAST_QUESTIONS = 50  # a training on fewer says nothing
-_TOP_K = 4  # passages retrieved for each; those without the answer are hard negatives
-_AT_ONCE = 64  # questions that are searched for
-_LOOKED_AT = 20  # passages per question, at most
+# A training on fewer says nothing.
+LEAST_QUESTIONS = 50
+# Passages retrieved for each question; those without the answer are hard negatives.
+_TOP_K = 4
+# Questions that are searched for together.
+_AT_ONCE = 64
+# Passages per question that are looked at, at most.
+_LOOKED_AT = 20
 
 
 def adapt(

@@ -82,14 +82,19 @@ _EXAMPLES: Sequence[tuple[str, str, str, str]] = (
         "What do people mean by a broadcast domain?",
     ),
 )
-_LONGEST_PASSAGE = 1_500  # characters that are shown: a local model reads some 50 tokens a second
-_LONGEST_LINE = 300  # characters
-_LEAST_WORDS = 3  # of a question
+# Characters that are shown: a local model reads some 50 tokens a second.
+_LONGEST_PASSAGE = 1_500
+_LONGEST_LINE = 300
+# Words of a question, and of an answer.
+_LEAST_WORDS = 3
 _MOST_WORDS = 40
 _MOST_ANSWER_WORDS = 30
-_MOST_SHARED = 0.7  # of a question's words may stand in its passages
-_AGREES = 0.5  # F1 of the second look's answer
-_COPIED_RUN = 5  # words in a row that stand in a passage are copied
+# This share of a question's words may stand in its passages.
+_MOST_SHARED = 0.7
+# F1 of the second look's answer.
+_AGREES = 0.5
+# So many words in a row that stand in a passage are copied.
+_COPIED_RUN = 5
 
 _TABLE = re.compile(r"^\S.*\|.*\S", re.MULTILINE)
 _SIGNS: Mapping[Kind, re.Pattern[str]] = {

@@ -16,7 +16,8 @@ from rag.core.arrays import Int64
 from rag.core.types import Hit, Passage, Query, Question
 from rag.data.selection import check_usable
 from rag.joint.live_index import LiveIndex
-from rag.joint.questions import JUDGED, answer_rank, retrieval_figures
+from rag.joint.questions import JUDGED, holding_answers, retrieval_figures
+from rag.metrics.ranking import first_true
 from readers.answers import answer_scores, first_answers
 from readers.protocols import Reader, ReadRequest
 from retrievers.protocols import HitLists, Retriever
@@ -60,7 +61,8 @@ class Finder(ABC):
         requests = []
         for begin in range(0, len(questions), batch_size):
             part = questions[begin : begin + batch_size]
-            ranks += map(answer_rank, part, self.best(part, JUDGED))
+            holds = holding_answers(part, self.best(part, JUDGED), (len(part), JUDGED))
+            ranks += map(first_true, holds.tolist())
             found = self.find(part)
             # A reader multiplies scores by its scale itself.
             scores = (found.scores / self.scale).tolist()

@@ -35,7 +35,8 @@ from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
 from retrievers.training.ict import held_out_rows
 
-_AT_ONCE = 32  # held-out sentences
+# Held-out sentences.
+_AT_ONCE = 32
 
 
 def train_mlm(config: MlmTrainConfig) -> Path:

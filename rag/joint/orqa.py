@@ -67,8 +67,10 @@ from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_SAMPLE = 500  # training questions looked up before training
-_NEVER = -1000.0  # null bias of a reader that was never shown passages without an answer
+# Training questions looked up before training.
+_SAMPLE = 500
+# Null bias of a reader that was never shown passages without an answer.
+_NEVER = -1000.0
 
 
 def early_loss(retrieval: Tensor, answered: Tensor) -> Tensor:

@@ -12,12 +12,13 @@ from rag.core.errors import DataError
 from rag.core.types import Passage, Question
 from rag.data.questions import draw_sample, read_questions
 from rag.data.selection import hold_out
-from rag.metrics.ranking import first_true, rank_figures
+from rag.metrics.ranking import rank_figures
 from retrievers.examples.data import answer_matcher
 from retrievers.training.config import QuestionsConfig
 
 _TOP_KS = (1, 5, 20)
-JUDGED = _TOP_KS[-1]  # passages of a held-out question that are judged
+JUDGED = _TOP_KS[-1]
+"""Passages of a held-out question that are judged."""
 
 
 def questions_of(config: QuestionsConfig) -> tuple[list[Question], list[Question]]:
@@ -57,12 +58,6 @@ def answered(path: str | Path) -> list[Question]:
             hint='expected {"question": …, "answers": ["…"]}, one per line, or any known question set',
         )
     return with_answers
-
-
-def answer_rank(question: Question, passages: Iterable[Passage]) -> int | None:
-    """Rank, from 1, of the first passage that holds an answer."""
-    matcher = answer_matcher(question)
-    return first_true([matcher.matches(passage.text) for passage in passages])
 
 
 def retrieval_figures(ranks: Sequence[int | None]) -> dict[str, float]:

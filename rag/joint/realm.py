@@ -52,7 +52,8 @@ from retrievers.training.bi_encoder import (
 from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
 
 _FIGURES = ("utility", "null", "found", "p_gold", "posterior_gold")
-_SPARE = 8  # further passages to retrieve, in place of those that are excluded
+# Further passages to retrieve, in place of those that are excluded.
+_SPARE = 8
 # Sentences drawn for each that is trained on, where only sentences that can be filled in are.
 _DRAWN = 4
 

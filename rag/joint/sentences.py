@@ -23,11 +23,15 @@ from retrievers.examples.batches import Epochs
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_MOST_MASKED = 10  # tokens of a sentence, as published
-_SAMPLE = 500  # passages looked at before training
-_FEW = 0.3  # a smaller share with something to mask is warned about
-_RUN = 5  # words in a row that two texts of a document hardly share by chance
-_TRIES = 100  # draws of other passages for a batch whose own have nothing to mask
+# Tokens of a sentence, as published.
+_MOST_MASKED = 10
+# Passages looked at before training; a smaller share with something to mask is warned about.
+_SAMPLE = 500
+_FEW = 0.3
+# Words in a row that two texts of a document hardly share by chance.
+_RUN = 5
+# Draws of other passages for a batch whose own have nothing to mask.
+_TRIES = 100
 _HINT = "give passages with names, dates or titles"
 
 

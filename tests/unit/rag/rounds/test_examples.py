@@ -43,12 +43,14 @@ PASSAGES = [
     Passage("3", "", "forest"),
     Passage("4", "castle", "in the castle of the harbour has 57"),
 ]
-EXAMPLE = Example(
-    "q",
-    "how many meters has the tower",
-    ("57",),
-    tuple(Candidate(p, "retrieved") for p in PASSAGES),
-)
+
+
+def retrieved(question: str, answer: str, passages: Sequence[Passage]) -> Example:
+    candidates = tuple(Candidate(passage, "retrieved") for passage in passages)
+    return Example("q", question, (answer,), candidates)
+
+
+EXAMPLE = retrieved("how many meters has the tower", "57", PASSAGES)
 
 
 def generative(kind: str, signal: str, **settings: Any) -> Judge:
@@ -164,27 +166,16 @@ def test_nothing_to_score_is_refused(tmp_path: Path) -> None:
 def test_the_command_scores_with_the_shipped_reader(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    passages = (
+    source = tmp_path / "in.json"
+    out = tmp_path / "out.json"
+    passages = [
         Passage("1", "Oslo", "Oslo is the capital of Norway."),
         Passage("2", "Rome", "Rome is in Italy."),
-    )
-    example = Example(
-        "q",
-        "What is the capital of Norway?",
-        ("Oslo",),
-        tuple(Candidate(p, "retrieved") for p in passages),
-    )
-    write_examples(tmp_path / "in.json", [example])
-    arguments = [
-        "score",
-        "--examples",
-        str(tmp_path / "in.json"),
-        "--out",
-        str(tmp_path / "out.json"),
     ]
-    assert exit_code(*arguments) == 0
+    write_examples(source, [retrieved("What is the capital of Norway?", "Oslo", passages)])
+    assert exit_code("score", "--examples", source, "--out", out) == 0
     assert "passages 2, questions 1" in capsys.readouterr().out
-    [result] = read_examples(tmp_path / "out.json", needs="targets")
+    [result] = read_examples(out, needs="targets")
     right, wrong = (c.target for c in result.candidates)
     assert right is not None
     assert right > math.log(0.5)
@@ -216,11 +207,9 @@ def test_a_cross_encoder_scores_with_its_log_odds(tiny: Any, tmp_path: Path, out
 
 
 def ranked(holding: set[int], depth: int = 40) -> Example:
-    result = [
-        Passage(str(n), "", f"text {n} {'danube' if n in holding else ''}") for n in range(depth)
-    ]
-    candidates = tuple(Candidate(passage, "retrieved") for passage in result)
-    return Example("q", "which?", ("Danube",), candidates)
+    words = ["danube" if number in holding else "" for number in range(depth)]
+    passages = [Passage(str(n), "", f"text {n} {word}") for n, word in enumerate(words)]
+    return retrieved("which?", "Danube", passages)
 
 
 def positives(rules: str, holding: set[int]) -> list[str]:
@@ -261,22 +250,22 @@ def test_negatives_hold_no_answer_and_a_share_is_near() -> None:
 
 def test_expressions_and_questions_nothing_answers_are_told_and_counted() -> None:
     counts: Counter[str] = Counter()
+    found = ranked({2})
+    pattern = replace(found, answer_profile="trec_search")
     examples = [
-        Example("a", "?", ("danx[au]be",), ranked({2}).candidates, answer_profile="trec_search"),
-        Example("b", "?", ("dan[au",), ranked({2}).candidates, answer_profile="trec_search"),
-        Example("c", "?", ("yes",), ranked({2}).candidates),
-        Example("d", "?", (), ranked({2}).candidates),
+        replace(pattern, answers=("danx[au]be",)),
+        replace(pattern, answers=("dan[au",)),
+        replace(found, answers=("yes",)),
+        replace(found, answers=()),
+        replace(pattern, answers=("danub[ae]",)),
     ]
     settings = GuidanceSettings(positives="1,40", negatives=3)
-    assert [e.id for e in guided_examples(examples, settings, counts)] == []
-    examples[0] = Example(
-        "a", "?", ("danub[ae]",), ranked({2}).candidates, answer_profile="trec_search"
-    )
-    (made,) = guided_examples(examples[:1], settings, counts)
-    assert made.answer_profile == "trec_search"
-    assert (
-        counts["questions"],
-        counts["without answers"],
-        counts["no passage holds an answer"],
-    ) == (5, 2, 2)
-    assert (counts["positives"], counts["negatives"]) == (1, 3)
+    (made,) = guided_examples(examples, settings, counts)
+    assert made.answers == examples[-1].answers
+    assert counts == {
+        "questions": 5,
+        "without answers": 2,
+        "no passage holds an answer": 2,
+        "positives": 1,
+        "negatives": 3,
+    }
