@@ -121,6 +121,7 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
     source = model_folder(str(name_or_path))
     config, tokenizer = load_described(source)
     longest = position_limit(config.to_dict())
+    model: Any
     if config.model_type == "dpr":
         model = load_dpr(source, config)
         settings = ReaderSettings(
@@ -130,7 +131,7 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
         model = load_question_answering(source, config)
         settings = ReaderSettings(titled=False, max_tokens=min(384, longest))
     manifest = ReaderManifest(name=str(name_or_path), weights_file="", settings=settings)
-    return ReaderParts(SpanWeights.of(model), tokenizer, manifest)
+    return ReaderParts(SpanWeights(model.encoder.config, model.state_dict()), tokenizer, manifest)
 
 
 def load_described(folder: Path) -> tuple[Any, Any]:

@@ -16,7 +16,6 @@ from rag.core.arrays import Bool, Float32, Int32, Int64
 from rag.core.errors import ArtifactError
 from rag.runtime.backbone import by_length, pad
 from readers.extractive.model import Logits, LogitsModel
-from readers.extractive.settings import ReaderSettings
 
 Tokens: TypeAlias = Int32 | Int64
 _MAX_ROWS = 64  # of a batch
@@ -197,37 +196,6 @@ class Row:
     text_from: int
     text_to: int
     first_token: int
-
-
-def rows_of_pairs(
-    template: PairTemplate,
-    settings: ReaderSettings,
-    owners: Iterable[int],
-    questions: TokenizedTexts,
-    titles: TokenizedTexts,
-    texts: TokenizedTexts,
-) -> list[Row]:
-    """The windows of passages, each read for a question; `Row.group` is the passage's number.
-
-    Every token of a text is in at least one window; an empty text has none.
-
-    Args:
-        owners: for each passage the number of its question.
-    """
-    rows: list[Row] = []
-    for group, owner in enumerate(owners):
-        text = texts.tokens(group)
-        if not len(text):
-            continue
-        question = questions.tokens(owner)[: settings.question_tokens]
-        title = titles.tokens(group)[: settings.title_tokens] if settings.titled else None
-        room = settings.max_tokens - template.size(question, title)
-        step = max(1, room - settings.stride_tokens)
-        count = 1 + max(0, -(-(len(text) - room) // step))
-        for first in range(0, count * step, step):
-            window = text[first : first + room]
-            rows.append(template.row(question, title, window, group=group, first_token=first))
-    return rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,12 +239,6 @@ class SpanWeights:
     config: PreTrainedConfig
     state: Mapping[str, Tensor]
 
-    @classmethod
-    def of(cls, model: SpanModel) -> SpanWeights:
-        """The weights of a network."""
-        encoder: Any = model.encoder
-        return cls(encoder.config, model.state_dict())
-
     @property
     def encoder(self) -> dict[str, Tensor]:
         """The encoder's weights, under its own names."""

@@ -31,7 +31,6 @@ from readers.extractive.layout import (
     continuations,
     map_rows,
     pair_template,
-    rows_of_pairs,
     tokenize_texts,
 )
 from readers.extractive.model import FastSpanModel, Logits, LogitsModel
@@ -142,31 +141,15 @@ class ExtractiveReader(Reader):
 
     def _ranked(self, requests: Sequence[ReadRequest], settings: ReaderSettings) -> list[Ranked]:
         """The answers to each question, from as much of its passages as the effort requires."""
+        effort = EFFORTS[settings.effort]
+        retrieval = [self._passage_scores(request) for request in requests]
         # Passages behind the last wave are never read.
-        most = sum(EFFORTS[settings.effort].waves) or None
-        scores = [self._passage_scores(request) for request in requests]
+        most = sum(effort.waves) or None
         rows = self.rows(
             [request.question for request in requests],
             [request.passages for request in requests],
-            [best_first(values)[:most] for values in scores],
+            [best_first(scores)[:most] for scores in retrieval],
         )
-        return self._read_waves(rows, scores, settings)
-
-    def _passage_scores(self, request: ReadRequest) -> list[float]:
-        if request.has_paths:
-            return hop_scores(request.question, request.ranked, request.paths)
-        return self.search_scores(request)
-
-    def _read_waves(
-        self, rows: PassageRows, retrieval: ScoreLists, settings: ReaderSettings
-    ) -> list[Ranked]:
-        """The answers to each question, which is read wave by wave until one is likely enough.
-
-        Args:
-            rows: rows of all passages that may be read.
-            retrieval: for each question the retrieval scores of its passages.
-        """
-        effort = EFFORTS[settings.effort]
         owner = rows.owners[:, 0]
         ranks = retrieval_ranks(rows, retrieval)
         rankers = [
@@ -197,6 +180,11 @@ class ExtractiveReader(Reader):
             reading = {"passages": n_passages, "token_layers": int(costs[numbers].sum())}
             ranked[question] = replace(candidates, reading=reading)
         return ranked
+
+    def _passage_scores(self, request: ReadRequest) -> list[float]:
+        if request.has_paths:
+            return hop_scores(request.question, request.ranked, request.paths)
+        return self.search_scores(request)
 
     def for_language(self, language: str) -> Self:
         """See `Reader.for_language`."""
@@ -234,24 +222,35 @@ class ExtractiveReader(Reader):
         passages: PassageLists,
         chosen: Sequence[Collection[int]] | None = None,
     ) -> PassageRows:
-        """All windows of all passages of each question, or of those with the `chosen` numbers."""
+        """All windows of all passages of each question, or of those with the `chosen` numbers.
+
+        Every token of a text is in at least one window; an empty text has none.
+        """
+        settings = self.settings
         pairs = []
-        texts = []
+        read = []
         for question, of_question in enumerate(passages):
             for number, passage in enumerate(of_question):
                 if chosen is None or number in chosen[question]:
                     pairs.append((question, number))
-                    texts.append(passage)
-        tokenized = tokenize_texts(self.tokenizer, [passage.text for passage in texts])
-        rows = rows_of_pairs(
-            self.template,
-            self.settings,
-            [question for question, _ in pairs],
-            tokenize_texts(self.tokenizer, questions),
-            tokenize_texts(self.tokenizer, [passage.title for passage in texts]),
-            tokenized,
-        )
-        return PassageRows(questions, pairs, texts, tokenized, rows)
+                    read.append(passage)
+        heads = tokenize_texts(self.tokenizer, questions)
+        titles = tokenize_texts(self.tokenizer, [passage.title for passage in read])
+        texts = tokenize_texts(self.tokenizer, [passage.text for passage in read])
+        rows = []
+        for group, (question, _) in enumerate(pairs):
+            text = texts.tokens(group)
+            if not len(text):
+                continue
+            head = heads.tokens(question)[: settings.question_tokens]
+            title = titles.tokens(group)[: settings.title_tokens] if settings.titled else None
+            room = settings.max_tokens - self.template.size(head, title)
+            step = max(1, room - settings.stride_tokens)
+            count = 1 + max(0, -(-(len(text) - room) // step))
+            for first in range(0, count * step, step):
+                window = text[first : first + room]
+                rows.append(self.template.row(head, title, window, group=group, first_token=first))
+        return PassageRows(questions, pairs, read, texts, rows)
 
     def _score(self, rows: Sequence[Row], numbers: Int64, scores: RowScores) -> None:
         """Run the network over the rows with these numbers, and enter what it says of them.

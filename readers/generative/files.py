@@ -1,6 +1,5 @@
 """Open a generative checkpoint, and check that it is complete and fits its tokenizer."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,22 +76,18 @@ def load_generator(
 
 
 def _default_layout(folder: Path, model: Any, tokenizer: Any) -> dict[str, Any]:
-    """Settings of a checkpoint that was not trained here: by its config.json, or FiD's."""
+    """Settings of a checkpoint that was not trained here: by its config.json, FiD's, or those by
+    which RAG's retriever of transformers lays out passages.
+
+    RAG's generator gets questions as the tokenizer of the question encoder, which knows no
+    capitals, writes them.
+    """
     if not model.config.is_encoder_decoder:
         return dict(causal_layout(tokenizer))
     stated = read_config(folder)
-    if stated["model_type"] == "rag":
-        return _rag_layout(stated)
-    usual = GeneratorSettings().passage_tokens
-    return {"passage_tokens": min(usual, longest_row(model) or usual)}
-
-
-def _rag_layout(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """How RAG's retriever of transformers lays out passages, by the config.json of a published RAG.
-
-    It gives the generator questions as the tokenizer of the question encoder, which knows no
-    capitals, writes them.
-    """
+    if stated["model_type"] != "rag":
+        usual = GeneratorSettings().passage_tokens
+        return {"passage_tokens": min(usual, longest_row(model) or usual)}
     is_sequence = stated["architectures"] == ["RagSequenceForGeneration"]
     prefix = as_literal(stated["generator"].get("prefix") or "")
     title_end = as_literal(stated.get("title_sep", " / "))

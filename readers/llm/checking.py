@@ -139,14 +139,12 @@ def _shortened(
     if sum(len(text.split()) for text, _ in statements) <= _MOST_SHORT_WORDS:
         return statements, []
     everything = range(1, len(passages) + 1)
-    kept = list[Statement]()
-    left_out = list[str]()
-    for sentence, numbers in sentences_of(statements):
-        if _is_supported(sentence, numbers or everything, passages):
-            kept.append((sentence, numbers))
-        else:
-            left_out.append(sentence)
-    return (kept, left_out) if kept else (statements, [])
+    sentences = sentences_of(statements)
+    said = [_is_supported(text, numbers or everything, passages) for text, numbers in sentences]
+    kept = list(compress(sentences, said))
+    if not kept:
+        return statements, []
+    return kept, [text for (text, _), is_kept in zip(sentences, said, strict=True) if not is_kept]
 
 
 def _says(passage: Passage, answer: str) -> bool:

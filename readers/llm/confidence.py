@@ -77,7 +77,19 @@ def answer_log_p(completion: Completion, statements: Sequence[Statement]) -> flo
         statements = [("null" if b"null" in reply else reply.decode(errors="ignore"), ())]
     chosen = list[float]()
     for start, end in _spans(reply, statements):
-        chosen += _log_p_within(tokens, start, end)
+        inside = list[float]()
+        touching = list[float]()
+        place = 0
+        for piece, log_p in tokens:
+            first = place + len(piece) - len(piece.lstrip())
+            last = place + len(piece.rstrip())
+            place += len(piece)
+            if start <= first < last <= end:
+                inside.append(log_p)
+            elif first < end and last > start:
+                touching.append(log_p)
+        # Those that reach into the answer count if none is within.
+        chosen += inside or touching
     return sum(chosen) / len(chosen) if chosen else None
 
 
@@ -97,19 +109,3 @@ def _spans(reply: bytes, statements: Sequence[Statement]) -> Iterator[tuple[int,
         if at >= 0:
             begin = at + len(sought.encode())
             yield at, begin
-
-
-def _log_p_within(tokens: Sequence[tuple[bytes, float]], start: int, end: int) -> list[float]:
-    """The log-probabilities of the tokens inside a span; of those that reach into it, if none is."""
-    inside = []
-    touching = []
-    place = 0
-    for piece, log_p in tokens:
-        first = place + len(piece) - len(piece.lstrip())
-        last = place + len(piece.rstrip())
-        place += len(piece)
-        if start <= first < last <= end:
-            inside.append(log_p)
-        elif first < end and last > start:
-            touching.append(log_p)
-    return inside or touching

@@ -108,16 +108,22 @@ class Endpoint:
                 tokens = _tokens(choice)
             else:
                 text, tokens = self._streamed(asked(stream=True), on_text)
-        except self._server.api.OpenAIError as error:
+        except (
+            self._server.api.OpenAIError,
+            ValueError,
+            AttributeError,
+            IndexError,
+            TypeError,
+        ) as error:
             if self._more and "logprob" in str(error):  # the endpoint refuses this parameter
                 self._more = {}
                 return self.complete(messages, max_tokens, schema, on_text)
             if "response_format" in more and re.search("response_format|schema", str(error)):
                 self.takes_schemas = False
                 return self.complete(messages, max_tokens, None, on_text)
-            raise self._explained(error) from error
-        except (ValueError, AttributeError, IndexError, TypeError) as error:
-            raise self._explained(error) from error
+            status, reason, hint = self._server.explain(error)
+            kind = ReaderError if status in _REFUSED else EndpointError
+            raise kind(reason, hint=hint) from error
         if not isinstance(text, str):
             raise ReaderError(f"{self.name}: the reply holds no text", hint="choose a chat model")
         if "response_format" in more and not text.lstrip().startswith("{"):
@@ -154,12 +160,6 @@ class Endpoint:
                 "OpenAI-compatible server, most end in /v1",
             )
         return "".join(pieces), tuple(tokens)
-
-    def _explained(self, error: Exception) -> ReaderError:
-        """What went wrong and what to do, from an error of the package or of an odd reply."""
-        status, reason, hint = self._server.explain(error)
-        kind = ReaderError if status in _REFUSED else EndpointError
-        return kind(reason, hint=hint)
 
 
 def _tokens(choice: Any) -> tuple[tuple[bytes, float], ...]:

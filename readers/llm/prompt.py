@@ -61,14 +61,6 @@ def _mark_of_process() -> str:
     return secrets.token_hex(8)
 
 
-def _mark_for(texts: Sequence[str]) -> str:
-    """A mark that none of these texts holds, such as one that quotes an earlier reply."""
-    mark = _mark_of_process()
-    while any(mark in text for text in texts):
-        mark = secrets.token_hex(8)
-    return mark
-
-
 def fence_passages(question: str, passages: Sequence[Passage]) -> tuple[str, str]:
     """What passages are, for the system's message, and numbered passages with the question, for the
     user's.
@@ -76,7 +68,10 @@ def fence_passages(question: str, passages: Sequence[Passage]) -> tuple[str, str
     Each passage stands between marks that nobody can guess.
     """
     texts = [f"{p.title}: {p.text}" if p.title else p.text for p in passages]
-    mark = _mark_for([question, *texts])
+    mark = _mark_of_process()
+    # A text may quote an earlier reply.
+    while any(mark in text for text in (question, *texts)):
+        mark = secrets.token_hex(8)
     lines = []
     for number, text in enumerate(texts, start=1):
         lines.append(f"<passage {mark} {number}>\n{text}\n</passage {mark} {number}>")

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import calendar
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
+from typing import NamedTuple
 
 import regex
 
@@ -48,8 +48,7 @@ _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10
 _LEAST_SHARE = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class _Wording:
+class _Wording(NamedTuple):
     """Words that carry content; and each number as the set of forms that may stand for it."""
 
     words: frozenset[str]

@@ -93,8 +93,13 @@ def tune(
     read = _Read(reader, sets)
     best = _most_right(read, reader.settings, "retrieval_weight", _WEIGHTS)
     best = _most_right(read, best, "table_weight", _TABLE_WEIGHTS)
-    calibration, figures = fit_and_measure(_cases(read, best))
-    return best, calibration, {**_exact_match(read, best), **figures}
+    right = read.right(best)
+    figures = {"em": round(100 * float((read.weights * right).sum()), 2)}
+    if len(sets) > 1:
+        for name in sets:
+            figures[f"em {name}"] = _percent(right[read.labels == name])
+    calibration, of_confidence = fit_and_measure(_cases(read, best))
+    return best, calibration, {**figures, **of_confidence}
 
 
 class _Read:
@@ -113,7 +118,10 @@ class _Read:
         passages = [example.passages for example in self.examples]
         questions = [example.question for example in self.examples]
         self._rows, self._scores = reader.score(questions, passages)
-        self._retrieval = [_search_scores(example) for example in self.examples]
+        self._retrieval = []
+        for example in self.examples:
+            scores = [candidate.score for candidate in example.candidates]
+            self._retrieval.append(np.array(scores, float).tolist())  # None becomes NaN
         self._ranks = retrieval_ranks(self._rows, self._retrieval)
         owners = self._rows.owners
         self._owners = owners[:, 0]
@@ -142,11 +150,6 @@ class _Read:
         return right
 
 
-def _search_scores(example: Example) -> list[float]:
-    scores = [candidate.score for candidate in example.candidates]
-    return [np.nan if score is None else score for score in scores]
-
-
 def _most_right(
     read: _Read, settings: ReaderSettings, name: str, values: Sequence[float]
 ) -> ReaderSettings:
@@ -173,19 +176,6 @@ def _cases(read: _Read, settings: ReaderSettings) -> list[Case]:
                 label = str(read.labels[number])
                 cases.append(Case(ranked, example, number, label, emptied, holds, depth == np.inf))
     return cases
-
-
-def _exact_match(read: _Read, settings: ReaderSettings) -> dict[str, float]:
-    """Right first answers in per cent: the mean of the sets, and of each set if there are
-    several.
-    """
-    right = read.right(settings)
-    figures = {"em": round(100 * float((read.weights * right).sum()), 2)}
-    names = list(dict.fromkeys(read.labels.tolist()))
-    if len(names) > 1:
-        for name in names:
-            figures[f"em {name}"] = _percent(right[read.labels == name])
-    return figures
 
 
 def weigh(cases: Sequence[Case], empty: float) -> Float64:

@@ -119,23 +119,6 @@ def _examples(config: GeneratorTrainConfig) -> tuple[list[Example], list[Example
     return examples, held_out[: config.validation_questions]
 
 
-def _layout(config: GeneratorTrainConfig) -> dict[str, Any]:
-    """The fields of `GeneratorSettings` that the configuration decides."""
-    layout = {
-        "mode": "fid",
-        "beams": 1,
-        "question_tokens": config.question_tokens,
-        "answer_tokens": config.answer_tokens,
-        "no_answer": config.no_answer,
-        "batch_tokens": config.batch_tokens,
-        "passage_tokens": max(stage.passage_tokens for stage in config.stages),
-        "max_passages": max(stage.passages for stage in config.stages),
-    }
-    if config.template:
-        layout["template"] = config.template
-    return layout
-
-
 def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world: World) -> Loss:
     """Cross-entropy of the targets' tokens, averaged over the tokens of the batch: transformers'
     loss.
@@ -162,7 +145,18 @@ def _start(
     """The network to train, a checkpoint or one that is made from an extractive reader, and its
     settings.
     """
-    layout = _layout(config)
+    layout: dict[str, Any] = {
+        "mode": "fid",
+        "beams": 1,
+        "question_tokens": config.question_tokens,
+        "answer_tokens": config.answer_tokens,
+        "no_answer": config.no_answer,
+        "batch_tokens": config.batch_tokens,
+        "passage_tokens": max(stage.passage_tokens for stage in config.stages),
+        "max_passages": max(stage.passages for stage in config.stages),
+    }
+    if config.template:
+        layout["template"] = config.template
     if config.model is not None:
         seq2seq, manifest = load_generator(
             config.model, device=device, trains=True, dropout=config.dropout, **layout

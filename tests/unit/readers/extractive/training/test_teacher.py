@@ -12,9 +12,10 @@ from scipy.special import log_softmax
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
+from rag.core.types import Passage
 from rag.training.run_log import read_metrics
 from readers.extractive.files import load_span_model, start_model
-from readers.extractive.layout import pair_template, row_tensors, rows_of_pairs, tokenize_texts
+from readers.extractive.layout import pair_template, row_tensors
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
@@ -104,9 +105,9 @@ def test_a_teacher_with_other_ids_and_special_tokens_reads_the_same_words(tmp_pa
     assert loaded is not None
     model, other = loaded
     for name, tokenizer in (("own", own), ("other", other)):
-        layout = pair_template(tokenizer), ReaderSettings(max_tokens=96, titled=True)
-        parts = (tokenize_texts(tokenizer, part) for part in (questions, ["a", "b"], texts))
-        rows[name] = rows_of_pairs(*layout, [0, 1], *parts)
+        reader = ExtractiveReader(model, tokenizer, ReaderSettings(max_tokens=96))
+        passages = [[Passage(title, title, text)] for title, text in zip("ab", texts, strict=True)]
+        rows[name] = reader.rows(questions, passages).rows
     ids, mask, _, inside = row_tensors(pair_template(own), rows["own"])
     teacher = Teacher.load(str(folder), own, precision="fp32", device="cpu")
     read = teacher.logits(ids, mask)
