@@ -69,8 +69,9 @@ class Documents:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._starts = load_npy(directory / _STARTS_NAME, dtype=np.int64)
-        self._table = IdTable(directory, "document", _SCHEMA, len(self._starts) - 1)
+        self._table = IdTable(directory, "document", _SCHEMA)
+        shape = (len(self) + 1,)
+        self._starts = load_npy(directory / _STARTS_NAME, dtype=np.int64, shape=shape)
 
     def __len__(self) -> int:
         return len(self._table)

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, PassageEncoder, ReportsProgress
 from indexers.settings import SHARD_ROWS, VectorDtype
-from indexers.shards import Shard, divide, match_passages
+from indexers.shards import Shard, Stored, divide, link_files
 from rag.core.arrays import Float32, Int64, load_npy, save_npy
 from rag.core.errors import DataError
-from rag.core.files import atomic_path, clean_directory, link_or_copy
+from rag.core.files import clean_directory
 from rag.core.log import Progress
 from rag.core.types import Passage
 
@@ -222,41 +222,12 @@ def store_shard(directory: Path, layout: ShardLayout, shard: Shard, vectors: Flo
     save_npy(directory / shard_name(shard), stored)
 
 
-class StoredVectors:
-    """Vectors of passages in an earlier index, so that only new or changed passages are encoded.
-
-    Attributes:
-        directory: folder of the vectors.
-        rows: (N,) row of each passage of the corpus in the earlier index, after `locate`; -1 where
-            that has no passage with this title and text.
-    """
-
-    def __init__(self, passages: PassageStore, embeddings: EmbeddingShards) -> None:
-        self.directory = embeddings.directory
-        self._passages = passages
-        self._embeddings = embeddings
-        self.rows: Int64 = np.empty(0, np.int64)
-
-    def locate(self, passages: PassageStore) -> Int64:
-        """Find the passages of a corpus in the earlier index; returns `rows`."""
-        self.rows = match_passages(passages, self._passages)
-        return self.rows
-
-    def vectors(self, shard: Shard) -> Float32:
-        """(n, D), filled where a passage of the shard has a vector."""
-        rows = self.rows[shard.start : shard.stop]
-        vectors = np.empty((len(rows), self._embeddings.dim), np.float32)
-        vectors[rows >= 0] = self._embeddings.rows(rows[rows >= 0])
-        return vectors
-
-    def link_shard(self, directory: Path, layout: ShardLayout, shard: Shard) -> bool:
-        """Take over a whole file, where the rows of a shard are those of a stored one."""
-        stored = self._embeddings.layout
-        if stored.dtype != layout.dtype or not shard.is_unchanged(self.rows, stored.shards()):
-            return False
-        with atomic_path(directory / shard_name(shard)) as temporary:
-            link_or_copy(self.directory / shard_name(shard), temporary)
-        return True
+def _take_over(stored: Stored[EmbeddingShards], layout: ShardLayout, shard: Shard) -> Float32:
+    """(n, D), filled where a passage of the shard has a vector."""
+    rows = stored.rows[shard.start : shard.stop]
+    vectors = np.empty(layout.shape(shard), np.float32)
+    vectors[rows >= 0] = stored.vectors.rows(rows[rows >= 0])
+    return vectors
 
 
 class _ReportsCalls:
@@ -305,7 +276,7 @@ def encode_corpus(
     dtype: VectorDtype,
     *,
     shard_rows: int = SHARD_ROWS,
-    stored: StoredVectors | None = None,
+    stored: Stored[EmbeddingShards] | None = None,
 ) -> EmbeddingShards:
     """Encode passages, showing progress; after a kill the next call continues behind the finished
     shards.
@@ -316,9 +287,7 @@ def encode_corpus(
         stored: vectors that need not be made.
     """
     layout = ShardLayout(len(passages), encoder.identity.dim, dtype, shard_rows)
-    is_new = np.ones(len(passages), bool)
-    if stored is not None:
-        is_new = stored.locate(passages) < 0
+    is_new = np.ones(len(passages), bool) if stored is None else stored.rows < 0
     missing = missing_shards(place, layout)
     total = int(is_new.sum())
     left = sum(int(is_new[shard.start : shard.stop].sum()) for shard in missing)
@@ -329,12 +298,18 @@ def encode_corpus(
             new_rows = shard.start + np.flatnonzero(is_new[shard.start : shard.stop])
             if stored is None or len(new_rows) == len(shard.rows):
                 vectors = encode_rows(passages, encoder, shard)
-            elif stored.link_shard(place, layout, shard):
+            elif _is_unchanged(shard, layout, stored):
+                link_files([shard_name(shard)], stored.vectors.directory, place)
                 continue
             else:
-                vectors = stored.vectors(shard)
+                vectors = _take_over(stored, layout, shard)
                 if len(new_rows):
                     new_passages = passages.get_many(new_rows)
                     vectors[new_rows - shard.start] = encode_passages(encoder, new_passages)
             store_shard(place, layout, shard, vectors)
     return EmbeddingShards.open(place, layout)
+
+
+def _is_unchanged(shard: Shard, layout: ShardLayout, stored: Stored[EmbeddingShards]) -> bool:
+    earlier = stored.vectors.layout
+    return earlier.dtype == layout.dtype and shard.is_unchanged(stored.rows, earlier.shards())

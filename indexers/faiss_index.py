@@ -8,7 +8,6 @@ from pathlib import Path
 
 import faiss
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from indexers.embeddings import EmbeddingShards
 from indexers.exact import (
@@ -22,6 +21,7 @@ from indexers.exact import (
 )
 from indexers.mapped_lists import open_lists
 from indexers.protocols import Selection, VectorIndex
+from rag.config import Config
 from rag.core.arrays import Float32, Int64
 from rag.core.errors import ArtifactError, IncompleteArtifactError, MismatchedArtifactError
 
@@ -32,7 +32,7 @@ _BRUTE_FORCE_SHARE = 16  # … or if at most 1 row in 16 is selected
 _MOST_ROWS = 0.75  # share of selected rows from which a search is not repeated with more width
 
 
-class DenseInfo(BaseModel):
+class DenseInfo(Config):
     """What the manifest says of a FAISS index: the fields of its `Preset`, search settings, and
     recall.
 
@@ -43,8 +43,6 @@ class DenseInfo(BaseModel):
         recall: measured recall by k, as text.
         mapped_lists: whether the inverted lists lie in a file of their own.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     index_type: str
     factory: str

@@ -31,17 +31,17 @@ class IdTable:
     Args:
         name: beginning of the files' names, such as "document".
         schema: columns of the Arrow file; the first one has the ids.
-        rows: number of rows that the table must have.
 
     Raises:
         ArtifactError: a file is missing, damaged, or belongs to another table.
     """
 
-    def __init__(self, directory: Path, name: str, schema: pa.Schema, rows: int) -> None:
+    def __init__(self, directory: Path, name: str, schema: pa.Schema) -> None:
         self._path = directory / f"{name}s.arrow"
-        self._reader = open_arrow(self._path, schema, -(-rows // TABLE_BATCH_ROWS))
-        self._hashes = load_npy(directory / f"{name}_hashes.npy", dtype=np.uint64, shape=(rows,))
-        self._rows = load_npy(directory / f"{name}_rows.npy", dtype=np.int64, shape=(rows,))
+        self._rows = load_npy(directory / f"{name}_rows.npy", dtype=np.int64)
+        shape = self._rows.shape
+        self._hashes = load_npy(directory / f"{name}_hashes.npy", dtype=np.uint64, shape=shape)
+        self._reader = open_arrow(self._path, schema, -(-len(self) // TABLE_BATCH_ROWS))
         self._batches: dict[int, list[pa.Array]] = {}
         self._lock = threading.Lock()
 
@@ -117,10 +117,9 @@ def _refuse_repeated(path: Path, hashes: NDArray[np.uint64], rows: Int64) -> Non
     with pa.memory_map(str(path)) as source:
         ids = pa.ipc.open_file(source).read_all().column(0)
         for position in np.flatnonzero(hashes[1:] == hashes[:-1]):
-            pair = rows[position : position + 2].tolist()
-            first, second = (ids[row].as_py() for row in pair)
-            if first == second:
-                repeated.append(f"{first!r} (rows {pair[0]} and {pair[1]})")
+            first, second = rows[position : position + 2].tolist()
+            if ids[first] == ids[second]:
+                repeated.append(f"{ids[first].as_py()!r} (rows {first} and {second})")
     if repeated:
         raise DataError(
             f"{len(repeated)} ids occur more than once: {', '.join(repeated[:3])}",
@@ -143,9 +142,8 @@ def open_arrow(
     try:
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if hasattr(mmap, "MADV_RANDOM"):
-            # The system reads what Arrow asks it for, and nothing around a page.
-            mapped.madvise(mmap.MADV_RANDOM)
+        # The system reads what Arrow asks it for, and nothing around a page.
+        mapped.madvise(mmap.MADV_RANDOM)
         reader = pa.ipc.open_file(pa.py_buffer(mapped))
     except FileNotFoundError as error:
         raise ArtifactError(f"{path} is missing", hint=hint) from error
@@ -166,3 +164,8 @@ def read_batch(reader: pa.RecordBatchFileReader, number: int, path: Path) -> pa.
             f"{path} is damaged: {error}", hint="restore it or rebuild the index"
         ) from error
     return batch
+
+
+def read_batches(reader: pa.RecordBatchFileReader, path: Path) -> list[pa.RecordBatch]:
+    """All batches, see `read_batch`."""
+    return [read_batch(reader, number, path) for number in range(reader.num_record_batches)]

@@ -27,7 +27,7 @@ from indexers.settings import PARTS, Part
 from indexers.token_files import TokenInfo
 from indexers.token_index import TokenIndex
 from rag.core.arrays import Bool
-from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, ResourceError
+from rag.core.errors import ArtifactError, ConfigError, ResourceError
 from rag.core.types import Passage
 from rag.data.filters import Condition, Filter, FilterError
 from rag.data.languages import ENGLISH
@@ -75,11 +75,6 @@ class Index:
         self.passages = PassageStore(self.data / "passages")
         self.documents = Documents(self.data / "passages")
         self.rights = DocumentRights(directory, self.documents)
-        if len(self.passages) != manifest.stage("passages").output["count"]:
-            raise MismatchedArtifactError(
-                f"{self.passages.directory} has {len(self.passages)} passages",
-                hint="rebuild the index",
-            )
         if "tokens" in self.parts:
             token_info = TokenInfo(**manifest.stage("tokens").output)
             self.tokens = TokenIndex(self.data / "tokens", token_info)

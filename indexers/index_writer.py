@@ -17,27 +17,23 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
 from indexers.documents import DocumentEntry, Documents, Put, writing_documents
-from indexers.embeddings import (
-    EmbeddingShards,
-    ShardLayout,
-    StoredVectors,
-    encode_corpus,
-    with_progress,
-)
+from indexers.embeddings import EmbeddingShards, ShardLayout, encode_corpus, with_progress
 from indexers.faiss_build import build_faiss
 from indexers.faiss_types import create_faiss, preset_for
 from indexers.index import Index
 from indexers.ledger import DATA_PREFIX, UPDATING_DIR, BuildLedger, remove_unused
 from indexers.lucene import build_bm25
 from indexers.manifest import Manifest
-from indexers.passage_writer import PassageStoreWriter, passages_digest
+from indexers.passage_writer import passages_digest, writing_passages
 from indexers.passages import PassageStore
 from indexers.probes import PROBES_NAME, read_probes, save_probes
 from indexers.protocols import (
@@ -49,10 +45,12 @@ from indexers.protocols import (
 )
 from indexers.reuse import check_vectors
 from indexers.rights import Rights, change_rights, copy_rights, read_rights
-from indexers.settings import PLAID, BuildSettings, StageName
-from indexers.token_build import StoredTokens, build_tokens
+from indexers.settings import STAGES, BuildSettings, StageName
+from indexers.shards import Stored, match_passages
+from indexers.token_build import build_tokens
 from indexers.token_codec import BITS
-from rag.core.arrays import Float32
+from indexers.token_files import TokenShards
+from rag.core.arrays import Float32, Int64
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, ResourceError
 from rag.core.files import (
     TEMPORARY_MARK,
@@ -77,7 +75,6 @@ Change = Passage | Put | DocumentEntry
 Encoder = PassageEncoder | TokenEncoder
 OpenEncoder = Callable[[EncoderIdentity], Encoder]
 
-_VECTORS: tuple[StageName, ...] = ("embeddings", "tokens")
 _OWN_FILES = {
     *(MANIFEST_NAME, ".lock", BUILDING_DIR, UPDATING_DIR, UPLOADS_DIR),
     *(RIGHTS_DIR, RIGHTS_LOCK),
@@ -95,6 +92,8 @@ class WriteReport:
             from.
         passages: number of passages of the documents added and replaced.
         reused: number of these passages whose vector was stored already.
+        notes: what `notes` of `write_index` said when an interrupted run, which this one goes on
+            with, had read the content.
     """
 
     directory: Path
@@ -105,6 +104,7 @@ class WriteReport:
     kept: int = 0
     passages: int = 0
     reused: int = 0
+    notes: Sequence[str] = ()
 
     @property
     def is_changed(self) -> bool:
@@ -132,22 +132,24 @@ class _LazyEncoder:
         self.dim = identity.dim
 
     @cached_property
-    def _encoder(self) -> Encoder:
+    def _encoder(self) -> Any:
         encoder = self._open(self.identity)
         self.identity.check(self._directory, encoder.identity)
         return encoder
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """See `PassageEncoder`."""
-        return cast("PassageEncoder", self._encoder).encode_passages(titles, texts)
+        vectors: Float32 = self._encoder.encode_passages(titles, texts)
+        return vectors
 
     def reporting(self, done: Callable[[int], None]) -> PassageEncoder:
         """See `ReportsProgress`."""
-        return with_progress(cast("PassageEncoder", self._encoder), done)
+        return with_progress(self._encoder, done)
 
     def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> TokenVectors:
         """See `TokenEncoder`."""
-        return cast("TokenEncoder", self._encoder).passage_tokens(titles, texts)
+        vectors: TokenVectors = self._encoder.passage_tokens(titles, texts)
+        return vectors
 
 
 def update_index(
@@ -203,11 +205,11 @@ def write_index(
     encode: EncodesCorpus = encode_corpus,
     language: str | None = None,
     folder_groups: Mapping[str, Groups] | None = None,
+    notes: Callable[[], Sequence[str]] = tuple,
 ) -> WriteReport:
     """Write an index directory, or continue one that was interrupted.
 
-    Without `start_from`, a new index is built; a finished one is extended if `settings` ask for a
-    retriever that it lacks.
+    Without `start_from`, a new index is built.
 
     The metadata field `groups` names who may read a document. It goes into the rights of the index,
     and is no metadata of its passages; a document that comes again without it keeps its groups.
@@ -215,7 +217,8 @@ def write_index(
     Args:
         content: the documents in order: `Put` for one that is new or changed, an entry of
             `start_from.documents` for one that stays, a passage for a document of its own; None:
-            those of `start_from`. Not read if `source` says that they are stored.
+            those of `start_from`, which is then needed. Not read if `source` says that they are
+            stored.
         start_from: version whose documents and vectors are taken over. From `directory`, its next
             version is written; from elsewhere, a new index takes its vectors, also for an encoder
             whose question side alone is another.
@@ -226,9 +229,10 @@ def write_index(
             index, or English.
         folder_groups: groups that the folders of documents state, by their ids, complete once
             `content` is read; None: as they are.
+        notes: says what users are to know of the content, once it is read.
 
     Raises:
-        ConfigError: no encoder, or no index in `directory`, or `start_from` lacks such vectors.
+        ConfigError: no encoder, or `start_from` lacks such vectors.
         DataError: no passages, duplicate ids, vectors that are not finite, too much is deleted.
         MismatchedArtifactError: `directory` holds a build with other inputs or settings, or
             `start_from` has vectors of another encoder.
@@ -257,26 +261,31 @@ def write_index(
         with disk_errors(place):
             ledger = BuildLedger(place, is_update=is_update, overwrites=overwrite)
         report = WriteReport(place)
-        writer = _IndexWriter(
-            settings, encoder, start_from, is_update, ledger, report, folder_groups, language
-        )
-        return writer.write(content, source, max_deleted_share, encode)
+        writer = _IndexWriter(settings, encoder, start_from, ledger, folder_groups, report, notes)
+        return writer.write(content, source, max_deleted_share, encode, language)
 
 
 @dataclass(slots=True)
 class _IndexWriter:
-    """Writes the stages of one index; the caller has the lock of the directory."""
+    """Writes the stages of one index; the caller has the lock of the directory.
+
+    Attributes:
+        report: is filled in.
+        earlier_rows: (N,) rows of the passages in the version that the index starts from; -1 where
+            their vectors are not taken over.
+        stored_tokens: token vectors of that version, if they can be taken over.
+        kept_passages: number of passages of documents that stay.
+    """
 
     settings: BuildSettings
     encoder: Encoder | None
     start: Index | None
-    is_update: bool
     ledger: BuildLedger
+    folder_groups: Mapping[str, Groups] | None
     report: WriteReport
-    folder_groups: Mapping[str, Groups] | None = None
-    language: str | None = None
-    stored_vectors: StoredVectors | None = None
-    stored_tokens: StoredTokens | None = None
+    notes: Callable[[], Sequence[str]]
+    earlier_rows: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    stored_tokens: TokenShards | None = None
     kept_passages: int = 0
 
     def write(
@@ -285,115 +294,84 @@ class _IndexWriter:
         source: Mapping[str, Any] | None,
         max_deleted_share: float,
         encode: EncodesCorpus,
+        language: str | None,
     ) -> WriteReport:
         """Write all stages and the manifest; see `write_index`."""
         ledger = self.ledger
         report = self.report
-        if self.encoder is not None and self.settings.has_encoder:
-            self._check_encoder(self.encoder.identity)
-        if self.start is not None:
-            self._take_from(self.start, with_passages=content is None)
-        optional = self._optional(has_passages_of_start=self.is_update or content is None)
-        if self.language is None:
-            self.language = optional.get("language")
+        start = self.start
+        self._check_begun()
+        if start is not None:
+            self._take_from(start, with_passages=content is None)
+        goes_on = ledger.is_update or content is None
+        before = ledger.existing
+        if before is None and start is not None and goes_on:
+            before = start.manifest
+        if language is None and before is not None:
+            language = before.language
         if content is not None:
             self._write_passages(content, source, max_deleted_share)
         written = ledger.stage("passages")
-        if not written.output:
-            raise ConfigError(
-                f"{ledger.directory} holds no index to go on with", hint="give the passages"
-            )
-        if self.is_update and self.start is not None and content is not None:
-            before = self.start.manifest
-            if before.stage("passages").files == written.files:
-                shutil.rmtree(ledger.folder)
-                report.version = before.version
-                return report
+        if ledger.is_update and before and before.stage("passages").files == written.files:
+            shutil.rmtree(ledger.folder)
+            report.version = before.version
+            return report
         passages = PassageStore(ledger.path("passages"))
+        if start is not None and self.settings.has_encoder:
+            self.earlier_rows = match_passages(passages, start.passages)
         inputs = {"passages": written.output}
         if self.settings.has_dense:
             encoder = cast("PassageEncoder", self.encoder)
-            keeps_probes = self.is_update or content is None
-            self._write_embeddings(passages, inputs, encoder, encode, keeps_probes=keeps_probes)
+            self._write_embeddings(passages, inputs, encoder, encode, keeps_probes=goes_on)
             self._write_dense()
         if self.settings.has_tokens:
             self._write_tokens(passages, inputs, cast("TokenEncoder", self.encoder))
         if "bm25" in self.settings.stages:
-            self._write_bm25(passages, inputs)
-        report.version = self._commit({**optional, "language": self.language})
-        report.reused = self._count_reused()
+            self._write_bm25(passages, inputs, language)
+        finished = ledger.existing or ledger.commit(self.settings, language)
+        report.version = finished.version
+        n_taken = int((self.earlier_rows >= 0).sum())
+        report.reused = max(0, n_taken - self.kept_passages)
         return report
 
-    def _count_reused(self) -> int:
-        stored = self.stored_vectors or self.stored_tokens
-        if stored is None:
-            return 0
-        if not len(stored.rows):  # the whole stage was taken over
-            return self.report.passages
-        return max(0, int((stored.rows >= 0).sum()) - self.kept_passages)
-
-    def _check_encoder(self, identity: EncoderIdentity) -> None:
-        """An index has one encoder, and vectors of passages or of tokens."""
+    def _check_begun(self) -> None:
+        """Refuse to go on with a build or an index of other parts, or of another encoder."""
         ledger = self.ledger
-        for stage in _VECTORS:
-            if ledger.stage(stage).inputs and stage not in self.settings.stages:
-                raise MismatchedArtifactError(
-                    f"{ledger.directory} holds {stage}, not the vectors of index type "
-                    f"{self.settings.index_type}",
-                    hint=f"{PLAID} is the type of token vectors; continue with it, or choose "
-                    "another directory",
-                )
-        if ledger.encoder is not None:
-            ledger.encoder.check(ledger.directory, identity)
-        ledger.encoder = identity
+        wanted = set(self.settings.stages)
+        begun = {stage for stage in STAGES if ledger.stage(stage).inputs}
+        others = begun - wanted if ledger.existing is None else wanted - begun
+        if others:
+            raise MismatchedArtifactError(
+                f"{ledger.directory} holds {_names_of(begun)}, this build makes {_names_of(wanted)}",
+                hint="choose another --out (--reuse takes vectors over), or add --overwrite",
+            )
+        if self.encoder is not None and self.settings.has_encoder:
+            if ledger.state.encoder is not None:
+                ledger.state.encoder.check(ledger.directory, self.encoder.identity)
+            ledger.state.encoder = self.encoder.identity
 
     def _take_from(self, start: Index, *, with_passages: bool) -> None:
-        """Take over vectors and stages of a version, unless it has changed or has others."""
-        if self.is_update and Manifest.read(start.directory).version != start.version:
+        """Take over stages of a version, unless it has changed, or has vectors of other models."""
+        is_update = self.ledger.is_update
+        if is_update and Manifest.read(start.directory).version != start.version:
             raise ResourceError(
                 f"{start.directory} was changed by another process", hint="try again"
-            )
-        unknown = sorted(start.manifest.model_extra or {})
-        if unknown and not self.is_update and not with_passages:
-            raise MismatchedArtifactError(
-                f"the manifest of {start.directory} has {', '.join(unknown)}, which this version "
-                "of the program does not know",
-                hint="upgrade the program, or build without the vectors of that index",
             )
         if self.settings.has_dense:
             passage_encoder = cast("PassageEncoder", self.encoder)
             check_vectors(start, passage_encoder, self.settings, with_passages=with_passages)
-            self.stored_vectors = StoredVectors(start.passages, start.require_dense().embeddings)
-        if self.settings.has_tokens and start.tokens is not None:
-            stored = start.manifest.encoder
+        identity = start.encoder_identity
+        if self.settings.has_tokens and start.tokens is not None and identity is not None:
             encoder = cast("TokenEncoder", self.encoder)
-            if stored is not None and not stored.differences(encoder.identity):
-                self.stored_tokens = StoredTokens(start.passages, start.tokens.shards)
-        if not self.is_update:
+            if not identity.differences(encoder.identity):
+                self.stored_tokens = start.tokens.shards
+        if not is_update:
             copy_rights(start.directory, self.ledger.directory)
         if self.ledger.existing is None:
             stages = dict(start.manifest.stages)
             if not with_passages:
                 del stages["passages"]
             self.ledger.take_from(start.data, stages)
-
-    def _optional(self, *, has_passages_of_start: bool) -> Mapping[str, Any]:
-        """The optional keys of the manifest of the index that goes on or is taken over."""
-        if self.ledger.existing is not None:
-            return self.ledger.existing.optional
-        if self.start is not None and has_passages_of_start:
-            return self.start.manifest.optional
-        return {}
-
-    def _commit(self, optional: Mapping[str, Any]) -> str:
-        """Make the stages the index; returns its version."""
-        existing = self.ledger.existing
-        settings = self.settings
-        if existing is not None:
-            if not self.ledger.stages:
-                return existing.version
-            settings = settings.extended(existing.settings)
-        return self.ledger.commit(settings, optional).version
 
     def _write_passages(
         self,
@@ -406,14 +384,21 @@ class _IndexWriter:
         stored = self.ledger.stage("passages").output
         if source is not None or not stored:
             described = json.loads(json.dumps(source, sort_keys=True, default=str))
-            store = partial(_store, documents)
+
+            def store(directory: Path) -> Mapping[str, object]:
+                output = _store(documents, directory)
+                self.ledger.state.notes = list(self.notes())
+                self.report.notes = ()
+                return output
+
+            self.report.notes = self.ledger.state.notes
             self.ledger.make("passages", {"source": described}, store)
             return
         passages = chain.from_iterable(put.passages for put in documents)
         count, sha256 = passages_digest(passages)
         if stored != {"count": count, "sha256": sha256}:
             raise MismatchedArtifactError(
-                f"{self.report.directory} holds {stored['count']} other passages, now {count} came",
+                f"{self.ledger.directory} holds {stored['count']} other passages, now {count} came",
                 hint="choose another --out, or add --overwrite",
             )
 
@@ -427,7 +412,7 @@ class _IndexWriter:
         moved = set[str]()
         for change in content:
             entry = change if isinstance(change, DocumentEntry) else None
-            if start is not None and self.is_update and entry is None:
+            if start is not None and self.ledger.is_update and entry is None:
                 entry = start.documents.find(change.id)
             stored = [] if before is None or entry is None else before.of(entry)
             put, groups = _without_groups(_as_put(change, stored))
@@ -443,7 +428,7 @@ class _IndexWriter:
                 report.replaced += entry is not None
                 report.passages += len(put.passages)
             yield put
-        if start is not None and self.is_update:
+        if start is not None and self.ledger.is_update:
             total = len(start.documents)
             report.deleted = total - report.kept - report.replaced
             if report.deleted > max_deleted_share * total:
@@ -492,13 +477,13 @@ class _IndexWriter:
         def write(directory: Path) -> Mapping[str, object]:
             probes = directory / PROBES_NAME
             options: dict[str, Any] = {"shard_rows": settings.shard_rows}
-            stored = self.stored_vectors
-            if stored is not None:
-                options["stored"] = stored
+            if self.start is not None:
+                vectors = self.start.require_dense().embeddings
+                options["stored"] = Stored(vectors, self.earlier_rows)
                 if keeps_probes and not probes.exists():
                     # The probes of the next version are questions of the same kind.
                     directory.mkdir(exist_ok=True)
-                    link_or_copy(stored.directory / PROBES_NAME, probes)
+                    link_or_copy(vectors.directory / PROBES_NAME, probes)
             shards = encode(directory, passages, encoder, settings.stored_dtype, **options)
             if not probes.exists():
                 save_probes(directory, passages, encoder, settings.probes, settings.seed)
@@ -544,20 +529,22 @@ class _IndexWriter:
         # The version whose centroids and codes are taken over decides the content, too.
         if self.start is not None and self.stored_tokens is not None:
             inputs["start"] = fingerprint(self.start.manifest.stage("tokens").model_dump())[:16]
-        elif "start" in self.ledger.stage("tokens").inputs:
-            inputs["start"] = self.ledger.stage("tokens").inputs["start"]
 
         def write(directory: Path) -> Mapping[str, object]:
-            stored = self.stored_tokens
+            stored = None
+            if self.stored_tokens is not None:
+                stored = Stored(self.stored_tokens, self.earlier_rows)
             return build_tokens(passages, directory, encoder, stored=stored, **choice).model_dump()
 
         self.ledger.make("tokens", inputs, write)
 
-    def _write_bm25(self, passages: PassageStore, inputs: Mapping[str, object]) -> None:
+    def _write_bm25(
+        self, passages: PassageStore, inputs: Mapping[str, object], language: str | None
+    ) -> None:
         settings = self.settings
         weights: dict[str, Any] = {"k1": settings.k1, "b": settings.b}
-        if self.language not in (None, ENGLISH):
-            weights["language"] = self.language
+        if language not in (None, ENGLISH):
+            weights["language"] = language
         threads = settings.threads or os.cpu_count() or 1
         heap_mib = settings.java_heap_mib
 
@@ -614,7 +601,7 @@ def _without_groups(put: Put) -> tuple[Put, Groups]:
 def _store(documents: Iterable[Put], directory: Path) -> dict[str, Any]:
     """Write passages and documents; returns the number of passages and their digest."""
     with (
-        PassageStoreWriter(directory) as writer,
+        writing_passages(directory) as writer,
         writing_documents(directory) as add_document,
         Progress(None, "passages", "store") as progress,
     ):
@@ -627,6 +614,10 @@ def _store(documents: Iterable[Put], directory: Path) -> dict[str, Any]:
                 "there are no passages to index", hint="check the corpus and the split settings"
             )
     return {"count": len(writer), "sha256": writer.digest}
+
+
+def _names_of(stages: Collection[StageName]) -> str:
+    return ", ".join(stage for stage in STAGES if stage in stages)
 
 
 def _refuse_others_files(directory: Path) -> None:

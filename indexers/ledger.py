@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from indexers.documents import DOCUMENTS_NAME
-from indexers.manifest import Draft, Manifest, Stage, StoredFile
-from indexers.protocols import EncoderIdentity
+from indexers.manifest import Manifest, Stage, StoredFile
+from indexers.protocols import Identity
 from indexers.settings import BuildSettings, StageName
 from rag.core.errors import ArtifactError, DataError, MismatchedArtifactError
 from rag.core.files import (
@@ -41,6 +41,22 @@ _STATE_NAME = "state.json"
 _RESUMED: tuple[StageName, ...] = ("embeddings", "tokens")  # others begin again when interrupted
 
 
+class BuildState(BaseModel):
+    """An unfinished build.
+
+    Attributes:
+        encoder: encoder of the vectors that are stored already.
+        stages: the stages that were begun.
+        notes: what users are to know of the passages.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    encoder: Identity | None = None
+    stages: dict[StageName, Stage] = {}
+    notes: list[str] = []
+
+
 class BuildLedger:
     """The stages of one build; the caller has the lock of the directory.
 
@@ -53,9 +69,9 @@ class BuildLedger:
 
     Attributes:
         folder: folder of the build's files; made when there is work.
-        stages: the stages that were begun.
-        existing: manifest of the index in `directory`, which a build extends; None for an update.
-        encoder: encoder of the vectors that are stored already.
+        state: what is done.
+        existing: manifest of the index in `directory`, which the build is to equal; None for an
+            update.
     """
 
     def __init__(
@@ -63,16 +79,16 @@ class BuildLedger:
     ) -> None:
         self.directory = directory
         self.folder = directory / (UPDATING_DIR if is_update else BUILDING_DIR)
-        self._is_update = is_update
+        self.is_update = is_update
         self._clean_up(overwrites)
-        self.stages: dict[StageName, Stage] = {}
+
+        self.state = BuildState()
         self._taken: Mapping[StageName, Stage] = {}
         self._taken_from = directory
         self.existing: Manifest | None = None
-        self.encoder: EncoderIdentity | None = None
         if (directory / MANIFEST_NAME).exists() and not overwrites and not is_update:
             self.existing = Manifest.read(directory)
-            self.encoder = self.existing.encoder
+            self.state.encoder = self.existing.encoder
             self.take_from(directory / self.existing.data, self.existing.stages)
         if (self.folder / _STATE_NAME).exists():
             self._continue()
@@ -100,15 +116,15 @@ class BuildLedger:
         """Go on with an interrupted build: its finished stages, and shards of vectors."""
         path = self.folder / _STATE_NAME
         try:
-            draft = Draft.model_validate(read_json(path))
+            self.state = BuildState.model_validate(read_json(path))
         except (DataError, ValidationError) as error:
             raise ArtifactError(f"{path} is damaged", hint=f"delete {self.folder}") from error
-        for name, stage in draft.stages.items():
+
+        for name, stage in list(self.state.stages.items()):
             has_shards = name in _RESUMED and any((self.folder / name).glob("[!.]*"))
-            is_read_again = self._is_update and name == "passages"
-            if has_shards or (stage.output and not is_read_again):
-                self.stages[name] = stage
-        self.encoder = draft.encoder or self.encoder
+            is_read_again = self.is_update and name == "passages"
+            if not has_shards and (is_read_again or not stage.output):
+                del self.state.stages[name]
 
     def take_from(self, data: Path, stages: Mapping[StageName, Stage]) -> None:
         """Take over finished stages with equal inputs from the folder `data` of another version."""
@@ -117,11 +133,11 @@ class BuildLedger:
 
     def stage(self, name: StageName) -> Stage:
         """A stage of this build, or one that can be taken over; one without inputs if neither."""
-        return self.stages.get(name) or self._taken.get(name, Stage())
+        return self.state.stages.get(name) or self._taken.get(name, Stage())
 
     def path(self, name: StageName) -> Path:
         """The folder of a stage, finished or to be filled."""
-        is_taken = name not in self.stages and name in self._taken
+        is_taken = name not in self.state.stages and name in self._taken
         return (self._taken_from if is_taken else self.folder) / name
 
     def make(
@@ -136,45 +152,35 @@ class BuildLedger:
             write: fills the folder of the stage, and returns what it holds.
 
         Raises:
-            MismatchedArtifactError: the build or the index that it extends has this stage with
+            MismatchedArtifactError: the build, or the index in the directory, has this stage with
                 other inputs.
         """
         present = self.stage(name)
         changed = differences(present.inputs, inputs)
         if present.output and not changed:
             return
+
+        folder = self.folder / name
         if changed:
-            is_own = name in self.stages or self.existing is not None
-            if present.inputs and is_own and not self._is_update:
-                raise self._mismatch(name, changed)
-            shutil.rmtree(self.folder / name, ignore_errors=True)
-            self.stages[name] = Stage(inputs=dict(inputs))
-            self._save()
-        output = dict(write(self.folder / name))
+            is_own = name in self.state.stages or self.existing is not None
+            if present.inputs and is_own and not self.is_update:
+                raise MismatchedArtifactError(
+                    f"{self.directory} holds a build whose stage {name!r} has other inputs "
+                    f"({changed})",
+                    hint=f"bring a finished index up to date by --update {self.directory} in place "
+                    "of --out; else give what the build was begun with, or choose another --out, or "
+                    "add --overwrite",
+                )
+            shutil.rmtree(folder, ignore_errors=True)
+            self._record(name, Stage(inputs=dict(inputs)))
+
+        output = dict(write(folder))
         files = {}
-        for path in sorted((self.folder / name).rglob("*")):
+        for path in sorted(folder.rglob("*")):
             if path.is_file():
                 stored = path.relative_to(self.folder).as_posix()
                 files[stored] = self._describe(name, stored)
-        self.stages[name] = Stage(inputs=dict(inputs), output=output, files=files)
-        self._save()
-
-    def _mismatch(self, name: StageName, changed: str) -> MismatchedArtifactError:
-        hint = (
-            "continue with the same inputs and settings, choose another --out, or add --overwrite"
-        )
-        has_other_files = changed.startswith("source.files: ") and "; " not in changed
-        if has_other_files and name in self.stages:
-            hint = "it is not finished: give the files that it was begun with, or add --overwrite"
-        elif has_other_files:
-            hint = (
-                f"bring it up to date as it was built: --update {self.directory} in place of --out; "
-                "with other settings, choose another --out or add --overwrite"
-            )
-        message = (
-            f"{self.directory} holds a build whose stage {name!r} has other inputs ({changed})"
-        )
-        return MismatchedArtifactError(message, hint=hint)
+        self._record(name, Stage(inputs=dict(inputs), output=output, files=files))
 
     def _describe(self, name: StageName, stored: str) -> StoredFile:
         """Size and checksum of a file; those that are known where it is a hard link."""
@@ -185,31 +191,32 @@ class BuildLedger:
             return known
         return StoredFile(size_bytes=path.stat().st_size, sha256=sha256_file(path))
 
-    def _save(self) -> None:
+    def _record(self, name: StageName, stage: Stage) -> None:
+        self.state.stages[name] = stage
         self.folder.mkdir(parents=True, exist_ok=True)
-        draft = Draft(encoder=self.encoder, stages=self.stages)
-        atomic_write_json(self.folder / _STATE_NAME, draft.model_dump())
+        atomic_write_json(self.folder / _STATE_NAME, self.state.model_dump())
 
-    def commit(self, settings: BuildSettings, optional: Mapping[str, Any]) -> Manifest:
+    def commit(self, settings: BuildSettings, language: str | None) -> Manifest:
         """Make the finished build the index.
 
         Args:
             settings: settings of the index, which name its stages.
-            optional: further keys of the manifest.
+            language: of the passages, if it was stated.
         """
         for name in settings.stages:
-            if name not in self.stages:
+            if name not in self.state.stages:
                 self._take_over(name)
-        stages = {name: self.stages[name] for name in settings.stages}
+        stages = {name: self.state.stages[name] for name in settings.stages}
         checksums = {name: stage.model_dump()["files"] for name, stage in stages.items()}
         manifest = Manifest(
-            **optional,
             version=_version_of(stages),
             data=DATA_PREFIX + fingerprint(checksums)[:12],
             settings=settings,
-            encoder=self.encoder,
+            language=language,
+            encoder=self.state.encoder,
             stages=stages,
         )
+
         target = self.directory / manifest.data
         if target.exists():  # equal bytes
             shutil.rmtree(self.folder)
@@ -228,8 +235,7 @@ class BuildLedger:
         for stored in stage.files:
             (self.folder / stored).parent.mkdir(parents=True, exist_ok=True)
             link_or_copy(self._taken_from / stored, self.folder / stored)
-        self.stages[name] = stage
-        self._save()
+        self._record(name, stage)
 
 
 def _version_of(stages: Mapping[StageName, Stage]) -> str:

@@ -13,12 +13,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from indexers.exact import check_selected
 from indexers.java import start_java
 from indexers.passages import PassageStore
 from indexers.protocols import Selection
+from rag.config import Config
 from rag.core.errors import (
     ArtifactError,
     DiskFullError,
@@ -42,7 +42,7 @@ _TERMS_AT_ONCE = 100_000
 _FULL_MIB = 8  # of free disk, with less a failure is for want of it
 
 
-class Bm25Info(BaseModel):
+class Bm25Info(Config):
     """What the manifest says of a Lucene index.
 
     Attributes:
@@ -52,8 +52,6 @@ class Bm25Info(BaseModel):
         documents: number of those that have a word, which Lucene holds.
         language: decides how words are found in passages and in questions.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     k1: float
     b: float

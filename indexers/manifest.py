@@ -8,12 +8,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    PlainSerializer,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, PlainSerializer, ValidationError
 
 from indexers.protocols import Identity
 from indexers.settings import BuildSettings, StageName
@@ -29,7 +24,7 @@ _Settings = Annotated[
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class StoredFile(_Record):
@@ -53,25 +48,15 @@ class Stage(_Record):
     files: dict[str, StoredFile] = {}
 
 
-class Draft(_Record):
-    """An unfinished build: the stages that were begun, and the encoder of the vectors."""
-
-    encoder: Identity | None = None
-    stages: dict[StageName, Stage] = {}
-
-    def stage(self, name: StageName) -> Stage:
-        """A stage; one without inputs if it was not begun."""
-        return self.stages.get(name, Stage())
-
-
-class Manifest(Draft):
-    """A finished index. Keys that this version of the program does not know are kept.
+class Manifest(_Record):
+    """A finished index.
 
     Attributes:
         version: short hash of passages, documents, encoder and settings.
         data: name of the folder that holds the files.
         settings: settings of the build, which an update uses again.
         language: language of the passages, if it was stated.
+        encoder: encoder of the vectors.
     """
 
     kind: Literal["index"] = "index"
@@ -80,6 +65,12 @@ class Manifest(Draft):
     data: str
     settings: _Settings
     language: str | None = None
+    encoder: Identity | None = None
+    stages: dict[StageName, Stage] = {}
+
+    def stage(self, name: StageName) -> Stage:
+        """A stage; one without inputs if the index lacks it."""
+        return self.stages.get(name, Stage())
 
     @classmethod
     def read(cls, directory: Path) -> Manifest:
@@ -117,11 +108,6 @@ class Manifest(Draft):
     def source(self) -> dict[str, Any]:
         """How the corpus was read and cut ("files", "options"); empty for passages from Python."""
         return self.stage("passages").inputs["source"] or {}
-
-    @property
-    def optional(self) -> dict[str, Any]:
-        """The keys that the next version of the index keeps."""
-        return {"language": self.language, **(self.model_extra or {})}
 
     @property
     def files(self) -> dict[str, StoredFile]:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from indexers.id_table import open_arrow, read_batch
+from indexers.id_table import open_arrow, read_batches
 from indexers.passages import PassageStore, metadata_of
 from indexers.protocols import Selection
 from rag.core.arrays import Bool
@@ -71,9 +71,7 @@ def read_values(directory: Path) -> pa.Table:
     path = directory / _VALUES_NAME
     if not path.exists():
         return _SCHEMA.empty_table()
-    reader = open_arrow(path, _SCHEMA)
-    numbers = range(reader.num_record_batches)
-    return pa.Table.from_batches([read_batch(reader, number, path) for number in numbers])
+    return pa.Table.from_batches(read_batches(open_arrow(path, _SCHEMA), path))
 
 
 def values_of_rows(values: pa.Table, selected: Selection) -> pa.Table:

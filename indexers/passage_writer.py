@@ -4,50 +4,39 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 
 from indexers.id_table import writing_table
 from indexers.metadata_values import write_values
-from indexers.passages import (
-    ARROW_NAME,
-    BATCH_ROWS,
-    ID_SCHEMA,
-    OPTIONAL_SCHEMAS,
-    PASSAGE_SCHEMA,
-)
+from indexers.passages import ARROW_NAME, BATCH_ROWS, ID_SCHEMA, SCHEMAS
 from rag.core.errors import DataError
 from rag.core.files import atomic_path, clean_directory, disk_errors
 from rag.core.types import Passage
 
 
 def _digest_update(digest: hashlib._Hash, passage: Passage) -> None:
-    place = passage.location
-    located = (place.path, place.page, *place.headings) if place else ()
-    pages = (f"{start} {label}" for start, label in place.pages) if place else ()
-    recognised = ("ocr",) if place and place.ocr else ()
-    described = (_metadata_json(passage),) if passage.metadata else ()
-    for part in (
-        passage.id,
-        passage.title,
-        passage.text,
-        *located,
-        *pages,
-        *recognised,
-        *described,
-    ):
+    parts = [passage.id, passage.title, passage.text]
+    location = passage.location
+    if location is not None:
+        parts += [location.path, location.page, *location.headings]
+        parts += [f"{start} {label}" for start, label in location.pages]
+        if location.ocr:
+            parts.append("ocr")
+    if passage.metadata:
+        parts.append(_metadata_json(passage))
+    for part in parts:
         data = part.encode()
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
 
 
 def passages_digest(passages: Iterable[Passage]) -> tuple[int, str]:
-    """Count and hex sha256 of passages, as `PassageStoreWriter` computes them while it writes."""
+    """Count and hex sha256 of passages, as `PassageWriter` computes them while it writes."""
     digest = hashlib.sha256()
     count = 0
     for passage in passages:
@@ -56,35 +45,47 @@ def passages_digest(passages: Iterable[Passage]) -> tuple[int, str]:
     return count, digest.hexdigest()
 
 
-class PassageStoreWriter:
-    """Writes a store passage by passage; the directory gets its files only on a clean exit.
+@contextmanager
+def writing_passages(directory: str | Path) -> Iterator[PassageWriter]:
+    """A writer of a store; the directory gets its files only when the block ends without an error.
 
-    Memory grows by 8 bytes per passage. The `with` block ends by sorting the id hashes.
+    Memory grows by 8 bytes per passage. The block ends by sorting the id hashes.
 
     Raises:
-        DataError: on exit, if two passages have the same id; before, for an empty id or invalid
+        DataError: at the end, if two passages have the same id; before, for an empty id or invalid
             Unicode.
     """
+    place = Path(directory)
+    clean_directory(place)
+    # Files are renamed into place, or removed after an error; an id that occurs twice is found
+    # first.
+    with ExitStack() as files, writing_table(place, "id", ID_SCHEMA) as add_id:
+        writer = PassageWriter(place, files, add_id)
+        yield writer
+        writer.finish()
+    write_values(place)
 
-    def __init__(self, directory: str | Path) -> None:
-        self.directory = Path(directory)
-        self.digest = ""
+
+class PassageWriter:
+    """Adds passages to a store, see `writing_passages`."""
+
+    def __init__(self, directory: Path, files: ExitStack, add_id: Callable[..., None]) -> None:
+        self.directory = directory
+        self._files = files
+        self._add_id = add_id
         self._count = 0
         self._batch: list[Passage] = []
-        self._optional: dict[str, Any] = {}  # writers of the optional files
         self._sha = hashlib.sha256()
-
-    def __enter__(self) -> PassageStoreWriter:
-        clean_directory(self.directory)
-        self._files = ExitStack()
-        self._table = ExitStack()
-        temporary = self._files.enter_context(atomic_path(self.directory / ARROW_NAME))
-        self._writer = pa.ipc.new_file(str(temporary), PASSAGE_SCHEMA)
-        self._add_id = self._table.enter_context(writing_table(self.directory, "id", ID_SCHEMA))
-        return self
+        self._writers: dict[str, Any] = {}
+        self._begin(ARROW_NAME)
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def digest(self) -> str:
+        """Hex sha256 of the passages, see `passages_digest`."""
+        return self._sha.hexdigest()
 
     def add_many(self, passages: Iterable[Passage]) -> None:
         """Append passages in order; the row of each is the number of passages before it."""
@@ -104,61 +105,48 @@ class PassageStoreWriter:
             if len(self._batch) == BATCH_ROWS:
                 self._flush()
 
+    def finish(self) -> None:
+        """Write what is left, and remove what an earlier store left."""
+        if self._batch:
+            self._flush()
+        for name in SCHEMAS:
+            if name in self._writers:
+                self._writers[name].close()
+            else:
+                (self.directory / name).unlink(missing_ok=True)
+
+    def _begin(self, name: str) -> None:
+        path = self._files.enter_context(atomic_path(self.directory / name))
+        self._writers[name] = pa.ipc.new_file(str(path), SCHEMAS[name])
+
     def _flush(self) -> None:
         with disk_errors(self.directory):
             rows = list(map(_row, self._batch))
-            self._writer.write_batch(_record_batch(rows, PASSAGE_SCHEMA))
-            for name in OPTIONAL_SCHEMAS:
-                self._write_optional(name, rows)
+            for name, schema in SCHEMAS.items():
+                # A file begins with the first passage that has something in it.
+                if name not in self._writers and any(schema.names[0] in row for row in rows):
+                    self._begin(name)
+                    for _ in range((len(self) - 1) // BATCH_ROWS):
+                        self._write(name, [{}] * BATCH_ROWS)
+                if name in self._writers:
+                    self._write(name, rows)
             for passage in self._batch:
                 self._add_id(passage.id)
             self._batch.clear()
 
-    def _write_optional(self, name: str, rows: list[dict[str, Any]]) -> None:
-        """Write the rows of one batch; the file begins with the first passage that has something in
-        it.
-        """
-        schema = OPTIONAL_SCHEMAS[name]
-        if name not in self._optional and any(schema.names[0] in row for row in rows):
-            path = self._files.enter_context(atomic_path(self.directory / name))
-            self._optional[name] = pa.ipc.new_file(str(path), schema)
-            for _ in range((len(self) - 1) // BATCH_ROWS):
-                self._optional[name].write_batch(_record_batch([{}] * BATCH_ROWS, schema))
-        if name in self._optional:
-            self._optional[name].write_batch(_record_batch(rows, schema))
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # Renames the files into place, or removes them after an error; an id that occurs twice is
-        # found first.
-        with self._files, self._table:
-            if error is not None:
-                raise error
-            if self._batch:
-                self._flush()
-            self._writer.close()
-            for name in OPTIONAL_SCHEMAS:
-                if name in self._optional:
-                    self._optional[name].close()
-                else:  # may be left from an earlier store
-                    (self.directory / name).unlink(missing_ok=True)
-            self.digest = self._sha.hexdigest()
-        write_values(self.directory)
+    def _write(self, name: str, rows: list[dict[str, Any]]) -> None:
+        self._writers[name].write_batch(pa.RecordBatch.from_pylist(rows, SCHEMAS[name]))
 
 
 def _row(passage: Passage) -> dict[str, Any]:
     """What a passage has for the columns of all files, by their names."""
     row: dict[str, Any] = {"id": passage.id, "title": passage.title, "text": passage.text}
-    place = passage.location
-    if place is not None:
-        row |= {"path": place.path, "page": place.page, "headings": place.headings}
-        if place.pages:
-            row["page_starts"], row["page_labels"] = zip(*place.pages, strict=True)
-        if place.ocr:
+    location = passage.location
+    if location is not None:
+        row |= {"path": location.path, "page": location.page, "headings": location.headings}
+        if location.pages:
+            row["page_starts"], row["page_labels"] = zip(*location.pages, strict=True)
+        if location.ocr:
             row["ocr"] = True
     if passage.metadata:
         row["metadata"] = _metadata_json(passage)
@@ -167,9 +155,3 @@ def _row(passage: Passage) -> dict[str, Any]:
 
 def _metadata_json(passage: Passage) -> str:
     return json.dumps(dict(passage.metadata), ensure_ascii=False)
-
-
-def _record_batch(rows: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    columns = ([row.get(field.name) for row in rows] for field in schema)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.record_batch(arrays, schema=schema)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from indexers.id_table import IdTable, open_arrow, read_batch
+from indexers.id_table import IdTable, open_arrow, read_batch, read_batches
 from rag.core.errors import RetrievalError
 from rag.core.types import Location, Metadata, Passage
 
@@ -30,11 +30,11 @@ _CACHED_BATCHES = 8192
 _MAPPED_ROWS = 1 << 16  # a pass maps the files again after so many rows: some 50 MB
 ARROW_NAME = "passages.arrow"
 HASHES_NAME = "id_hashes.npy"
-# 64-bit offsets: a batch of very long documents may exceed 2 GiB.
-PASSAGE_SCHEMA = pa.schema([(name, pa.large_string()) for name in ("id", "title", "text")])
 ID_SCHEMA = pa.schema([("id", pa.large_string())])
 _TEXTS = pa.list_(pa.string())
-OPTIONAL_SCHEMAS = {
+# 64-bit offsets: a batch of very long documents may exceed 2 GiB.
+SCHEMAS = {
+    ARROW_NAME: pa.schema([(name, pa.large_string()) for name in ("id", "title", "text")]),
     "locations.arrow": pa.schema(
         [("path", pa.string()), ("page", pa.string()), ("headings", _TEXTS)]
     ),
@@ -53,8 +53,8 @@ class PassageStore:
 
     Example:
         >>> import tempfile
-        >>> from indexers.passage_writer import PassageStoreWriter
-        >>> with PassageStoreWriter(tempfile.mkdtemp()) as writer:
+        >>> from indexers.passage_writer import writing_passages
+        >>> with writing_passages(tempfile.mkdtemp()) as writer:
         ...     writer.add_many(Passage(f"p{n}", "", f"text {n}") for n in range(3000))
         >>> store = PassageStore(writer.directory)
         >>> len(store), store.row_of("p2999"), store[2999].text
@@ -63,17 +63,13 @@ class PassageStore:
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
-        path = self.directory / ARROW_NAME
-        passages = open_arrow(path, PASSAGE_SCHEMA)
-        batches = passages.num_record_batches
-        rows = 0
-        if batches:
-            rows = (batches - 1) * BATCH_ROWS + read_batch(passages, batches - 1, path).num_rows
-        self._ids = IdTable(self.directory, "id", ID_SCHEMA, rows)
-        self._readers = [passages]
-        for name, schema in OPTIONAL_SCHEMAS.items():
-            if (self.directory / name).exists():
-                self._readers.append(open_arrow(self.directory / name, schema, batches))
+        self._ids = IdTable(self.directory, "id", ID_SCHEMA)
+        batches = -(-len(self._ids) // BATCH_ROWS)
+        self._readers = []
+        for name, schema in SCHEMAS.items():
+            path = self.directory / name
+            if name == ARROW_NAME or path.exists():
+                self._readers.append(open_arrow(path, schema, batches))
         self._batches: dict[int, dict[str, pa.Array]] = {}
         self._lock = threading.Lock()
 
@@ -94,27 +90,23 @@ class PassageStore:
         return columns
 
     def _read(self, batch: int) -> dict[str, pa.Array]:
+        columns: dict[str, pa.Array] = {}
         with self._lock:
-            parts = [read_batch(reader, batch, self.directory) for reader in self._readers]
-        return {
-            name: column
-            for part in parts
-            for name, column in zip(part.schema.names, part, strict=True)
-        }
+            for reader in self._readers:
+                part = read_batch(reader, batch, self.directory)
+                columns |= zip(part.schema.names, part, strict=True)
+        return columns
 
     def column(self, name: str) -> pa.ChunkedArray | None:
         """All values of a column of one of the files ("id", "path", "metadata", …), mapped from the
         disk; None if no passage has such a value.
         """
-        reader = next((reader for reader in self._readers if name in reader.schema.names), None)
-        if reader is None:
-            return None
-        with self._lock:
-            numbers = range(reader.num_record_batches)
-            batches = [read_batch(reader, number, self.directory) for number in numbers]
-        return pa.chunked_array(
-            [batch.column(name) for batch in batches], reader.schema.field(name).type
-        )
+        for reader in self._readers:
+            if name in reader.schema.names:
+                with self._lock:
+                    columns = [batch.column(name) for batch in read_batches(reader, self.directory)]
+                return pa.chunked_array(columns, reader.schema.field(name).type)
+        return None
 
     def __getitem__(self, row: int) -> Passage:
         """The passage in `row`.
@@ -124,16 +116,14 @@ class PassageStore:
         """
         self._check([row])
         batch, within = divmod(row, BATCH_ROWS)
-        return _passage(
-            {name: column[within].as_py() for name, column in self._columns(batch).items()}
-        )
+        columns = self._columns(batch).items()
+        return _passage({name: column[within].as_py() for name, column in columns})
 
     def get_many(self, rows: Sequence[int] | np.ndarray) -> list[Passage]:
         """The passages in `rows`, in that order."""
         self._check(rows)
-        for (
-            row
-        ) in rows:  # the system begins to read all their batches before the first is waited for
+        # The system begins to read all their batches before the first is waited for.
+        for row in rows:
             self._columns(int(row) // BATCH_ROWS)
         return [self[int(row)] for row in rows]
 

@@ -87,16 +87,6 @@ class BuildSettings(Config):
             stages.append("bm25")
         return stages
 
-    def extended(self, earlier: BuildSettings) -> BuildSettings:
-        """The settings of an index that was built with `earlier`, and then extended with these."""
-        if set(earlier.stages) <= set(self.stages):
-            return self
-        vectors = self if self.has_encoder else earlier
-        words = earlier if self.has_encoder else self
-        return vectors.replaced(
-            retriever="hybrid", recall_target=vectors.tuned_recall, k1=words.k1, b=words.b
-        )
-
     @property
     def has_encoder(self) -> bool:
         """Whether passages are encoded."""

@@ -7,14 +7,19 @@ and text it had, whatever their ids and order, and whole files where all rows ar
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from indexers.passages import PassageStore
 from rag.core.arrays import Int64
+from rag.core.files import atomic_path, link_or_copy
 from rag.core.log import Progress
+
+VectorsT = TypeVar("VectorsT")
 
 _TEXTS_AT_ONCE = 4096
 _KEY = np.dtype([("high", "<u8"), ("low", "<u8")])
@@ -41,6 +46,18 @@ class Shard(NamedTuple):
         return self in shards and np.array_equal(earlier_rows[self.start : self.stop], self.rows)
 
 
+class Stored(NamedTuple, Generic[VectorsT]):
+    """Vectors of an earlier index, so that only passages that it lacks are encoded.
+
+    Attributes:
+        vectors: the vectors of passages, or of their tokens.
+        rows: (N,) row of each passage of the corpus in the earlier index, see `match_passages`.
+    """
+
+    vectors: VectorsT
+    rows: Int64
+
+
 def divide(rows: int, shard_rows: int) -> list[Shard]:
     """The shards of a corpus: `shard_rows` passages in each, fewer in the last.
 
@@ -52,6 +69,13 @@ def divide(rows: int, shard_rows: int) -> list[Shard]:
     return [
         Shard(number, start, min(start + shard_rows, rows)) for number, start in enumerate(starts)
     ]
+
+
+def link_files(names: Iterable[str], source: Path, target: Path) -> None:
+    """Take files of an earlier index over into another folder."""
+    for name in names:
+        with atomic_path(target / name) as temporary:
+            link_or_copy(source / name, temporary)
 
 
 def match_passages(passages: PassageStore, earlier: PassageStore) -> Int64:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +22,12 @@ from numpy.typing import NDArray
 from indexers.passages import PassageStore
 from indexers.protocols import TokenEncoder
 from indexers.settings import SHARD_ROWS
-from indexers.shards import Shard, divide, match_passages
+from indexers.shards import Shard, Stored, divide, link_files
 from indexers.token_codec import (
     TRAINING_TOKENS,
     Codes,
     TokenCodec,
     centroid_count,
-    code_dtype,
     train_codec,
 )
 from indexers.token_files import (
@@ -41,7 +42,7 @@ from indexers.token_files import (
 )
 from rag.core.arrays import Int64, load_npy, ranges, save_npy
 from rag.core.errors import ConfigError, DataError
-from rag.core.files import atomic_path, clean_directory, link_or_copy
+from rag.core.files import atomic_path, clean_directory
 from rag.core.log import Progress
 from rag.core.types import Passage
 
@@ -60,25 +61,6 @@ _Float16 = NDArray[np.float16]
 _Block = tuple[Codes, NDArray[np.uint8], NDArray[np.uint16]]
 
 
-class StoredTokens:
-    """Token vectors of passages in an earlier index, so that only new passages are encoded.
-
-    Attributes:
-        shards: the vectors.
-        rows: (N,) row of each passage of the corpus in the earlier index, after `locate`; -1 where
-            its vectors are not taken over.
-    """
-
-    def __init__(self, passages: PassageStore, shards: TokenShards) -> None:
-        self._passages = passages
-        self.shards = shards
-        self.rows: Int64 = np.empty(0, np.int64)
-
-    def locate(self, passages: PassageStore) -> None:
-        """Find the passages of a corpus in the earlier index."""
-        self.rows = match_passages(passages, self._passages)
-
-
 def build_tokens(
     passages: PassageStore,
     directory: Path,
@@ -86,7 +68,7 @@ def build_tokens(
     *,
     shard_rows: int = SHARD_ROWS,
     seed: int = 0,
-    stored: StoredTokens | None = None,
+    stored: Stored[TokenShards] | None = None,
 ) -> TokenInfo:
     """Encode, compress and list; finished shards of an interrupted build are kept.
 
@@ -113,10 +95,8 @@ def build_tokens(
     clean_directory(directory)
     build = _Build(passages, directory, encoder, shard_rows, seed, stored)
     info = build.compress()
-    if (
-        info.error > MOST_ERROR * info.trained_error
-        or info.tokens > MOST_GROWTH * info.trained_tokens
-    ):
+    has_more_error = info.error > MOST_ERROR * info.trained_error
+    if has_more_error or info.tokens > MOST_GROWTH * info.trained_tokens:
         build.start_over()
         info = build.compress()
     entries = build.list_passages(info.centroids)
@@ -124,6 +104,7 @@ def build_tokens(
     return info.model_copy(update={"list_entries": entries})
 
 
+@dataclass
 class _Build:
     """One build in its directory.
 
@@ -131,24 +112,16 @@ class _Build:
         stored: vectors of an earlier index, while its centroids are kept.
     """
 
-    def __init__(
-        self,
-        passages: PassageStore,
-        directory: Path,
-        encoder: TokenEncoder,
-        shard_rows: int,
-        seed: int,
-        stored: StoredTokens | None,
-    ) -> None:
-        self._passages = passages
-        self._directory = directory
-        self._encoder = encoder
-        self._shard_rows = shard_rows
-        self._shards = divide(len(passages), shard_rows)
-        self._seed = seed
-        self._stored = stored
-        if stored is not None:
-            stored.locate(passages)
+    passages: PassageStore
+    directory: Path
+    encoder: TokenEncoder
+    shard_rows: int
+    seed: int
+    stored: Stored[TokenShards] | None
+
+    @cached_property
+    def _shards(self) -> list[Shard]:
+        return divide(len(self.passages), self.shard_rows)
 
     def compress(self) -> TokenInfo:
         """Write centroids and shards; what they hold, without the lists."""
@@ -161,47 +134,46 @@ class _Build:
             squares += codec.squared_residuals(self._load(shard_files(shard.number)[1]))
         error = squares / tokens
         info = TokenInfo(
-            rows=len(self._passages),
+            rows=len(self.passages),
             tokens=tokens,
             dim=codec.centroids.shape[1],
             centroids=len(codec.centroids),
-            shard_rows=self._shard_rows,
-            seed=self._seed,
+            shard_rows=self.shard_rows,
+            seed=self.seed,
             shard_tokens=shard_tokens,
             error=error,
             trained_tokens=tokens,
             trained_error=error,
         )
-        if self._stored is None:
+        if self.stored is None:
             return info
-        before = self._stored.shards.info
+        before = self.stored.vectors.info
         trained = {"trained_tokens": before.trained_tokens, "trained_error": before.trained_error}
         return info.model_copy(update=trained)
 
     def start_over(self) -> None:
         """Remove what was made with the centroids of the earlier index, and do without it."""
-        _log.info("%s: the centroids are trained anew", self._directory)
-        for shard in self._shards:
-            for name in reversed(shard_files(shard.number)):
-                (self._directory / name).unlink()
-        for name in (CENTROIDS_NAME, BUCKETS_NAME):
-            (self._directory / name).unlink()
+        _log.info("%s: the centroids are trained anew", self.directory)
+        # What says that a shard is finished goes first; a sample for new centroids stays.
+        for pattern in ("lengths-*.npy", "[!s]*.npy"):
+            for path in self.directory.glob(pattern):
+                path.unlink()
         self._leave_stored()
 
     def _leave_stored(self) -> None:
-        if self._stored is not None:
-            self._stored.rows[:] = -1
-        self._stored = None
+        if self.stored is not None:
+            self.stored.rows[:] = -1
+        self.stored = None
 
     def _load(self, name: str) -> np.ndarray:
-        return np.asarray(np.load(self._directory / name, mmap_mode="r", allow_pickle=False))
+        return np.asarray(np.load(self.directory / name, mmap_mode="r", allow_pickle=False))
 
     def _encode(self, texts: Sequence[Passage]) -> tuple[_Float16, Int64]:
         titles = [passage.title for passage in texts]
-        vectors = self._encoder.passage_tokens(titles, [passage.text for passage in texts])
+        vectors = self.encoder.passage_tokens(titles, [passage.text for passage in texts])
         if vectors.lengths is None:
             raise ConfigError(
-                f"{self._encoder.identity.name} makes one vector per text, a token index needs one "
+                f"{self.encoder.identity.name} makes one vector per text, a token index needs one "
                 "per token",
                 hint="give a ColBERT model, or another --index-type",
             )
@@ -221,39 +193,33 @@ class _Build:
         one.
         """
         names = (CENTROIDS_NAME, BUCKETS_NAME)
-        is_saved = all((self._directory / name).is_file() for name in names)
-        if not is_saved and self._stored is None:
-            self._train()
-        elif not is_saved:
-            self._link(names)
-        codec = load_codec(self._directory)
-        if self._stored is not None and not codec.is_same(self._stored.shards.codec):
+        is_saved = all((self.directory / name).is_file() for name in names)
+        if not is_saved:
+            if self.stored is None:
+                self._train()
+            else:
+                link_files(names, self.stored.vectors.directory, self.directory)
+        codec = load_codec(self.directory)
+        if self.stored is not None and not codec.is_same(self.stored.vectors.codec):
             self._leave_stored()
         return codec
 
-    def _link(self, names: Sequence[str]) -> None:
-        """Take over files of the earlier index."""
-        assert self._stored is not None
-        for name in names:
-            with atomic_path(self._directory / name) as temporary:
-                link_or_copy(self._stored.shards.directory / name, temporary)
-
     def _train(self) -> None:
         """Train a codec on a sample of the passages, and save it."""
-        draw = np.random.default_rng(self._seed)
-        order = draw.permutation(len(self._passages))
-        if not (self._directory / _SAMPLE_ROWS_NAME).is_file():
+        draw = np.random.default_rng(self.seed)
+        order = draw.permutation(len(self.passages))
+        if not (self.directory / _SAMPLE_ROWS_NAME).is_file():
             self._draw_sample(order)
         values = self._load(_SAMPLE_NAME)
         count = len(self._load(_SAMPLE_ROWS_NAME))
-        tokens = len(values) / count * len(self._passages)  # of the corpus
+        tokens = len(values) / count * len(self.passages)  # of the corpus
         _log.info(
-            "%s: %d tokens of %d passages train the centroids", self._directory, len(values), count
+            "%s: %d tokens of %d passages train the centroids", self.directory, len(values), count
         )
         shuffled = values[draw.permutation(len(values))].astype(np.float32)
         codec = train_codec(shuffled, centroid_count(tokens))
-        save_npy(self._directory / CENTROIDS_NAME, codec.centroids.astype(np.float16))
-        save_npy(self._directory / BUCKETS_NAME, codec.buckets)
+        save_npy(self.directory / CENTROIDS_NAME, codec.centroids.astype(np.float16))
+        save_npy(self.directory / BUCKETS_NAME, codec.buckets)
 
     def _draw_sample(self, order: Int64) -> None:
         """Encode the first passages of `order`, as many as the centroids need."""
@@ -265,7 +231,7 @@ class _Build:
         with Progress(None, "tokens", "sample") as progress:
             while passages < len(order) and tokens < needed:
                 rows = np.sort(order[passages : passages + _TEXTS_AT_ONCE])
-                vectors, lengths = self._encode(self._passages.get_many(rows))
+                vectors, lengths = self._encode(self.passages.get_many(rows))
                 values.append(vectors)
                 rows_and_lengths.append(np.stack([rows, lengths], 1))
                 passages += len(rows)
@@ -274,45 +240,41 @@ class _Build:
                 sample_tokens = 1.1 * TRAINING_TOKENS * centroid_count(corpus_tokens)
                 needed = max(_SAMPLED_TOKENS, math.ceil(sample_tokens))
                 progress.update(len(vectors))
-        save_npy(self._directory / _SAMPLE_NAME, np.concatenate(values))
-        save_npy(self._directory / _SAMPLE_ROWS_NAME, np.concatenate(rows_and_lengths))
+        save_npy(self.directory / _SAMPLE_NAME, np.concatenate(values))
+        save_npy(self.directory / _SAMPLE_ROWS_NAME, np.concatenate(rows_and_lengths))
 
     def _sampled(self) -> dict[int, _Float16]:
         """Vectors of the sample's passages by row, mapped."""
-        if not (self._directory / _SAMPLE_ROWS_NAME).is_file():
+        if not (self.directory / _SAMPLE_ROWS_NAME).is_file():
             return {}
-        rows, lengths = load_npy(self._directory / _SAMPLE_ROWS_NAME, dtype=np.int64).T
-        values = load_npy(self._directory / _SAMPLE_NAME, dtype=np.float16)
+        rows, lengths = load_npy(self.directory / _SAMPLE_ROWS_NAME, dtype=np.int64).T
+        values = load_npy(self.directory / _SAMPLE_NAME, dtype=np.float16)
         parts = np.split(values, np.cumsum(lengths)[:-1])
         return dict(zip(rows.tolist(), parts, strict=True))
 
     def remove_sample(self) -> None:
         """Remove what only the build needs."""
         for name in (_SAMPLE_ROWS_NAME, _SAMPLE_NAME):
-            (self._directory / name).unlink(missing_ok=True)
+            (self.directory / name).unlink(missing_ok=True)
 
     def _write_shards(self, codec: TokenCodec) -> None:
         """Write the shards that are missing: taken over as files, or block by block."""
         sampled = self._sampled()
         missing = []
         for shard in self._shards:
-            if not (self._directory / shard_files(shard.number)[-1]).is_file():
+            if not (self.directory / shard_files(shard.number)[-1]).is_file():
                 missing.append(shard)
-        total = len(self._passages)
+        total = len(self.passages)
         left = sum(len(shard.rows) for shard in missing)
         with Progress(total, "passages", "encode", initial=total - left) as progress:
             for shard in missing:
-                if self._is_unchanged(shard):
-                    self._link(shard_files(shard.number))
+                stored = self.stored
+                if stored is not None and shard.is_unchanged(stored.rows, stored.vectors.divided):
+                    names = shard_files(shard.number)
+                    link_files(names, stored.vectors.directory, self.directory)
                     progress.update(len(shard.rows))
                 else:
                     self._write_shard(shard, codec, sampled, progress.update)
-
-    def _is_unchanged(self, shard: Shard) -> bool:
-        if self._stored is None:
-            return False
-        info = self._stored.shards.info
-        return shard.is_unchanged(self._stored.rows, divide(info.rows, info.shard_rows))
 
     def _write_shard(
         self,
@@ -323,13 +285,13 @@ class _Build:
     ) -> None:
         blocks = list[_Block]()
         first = shard.start
-        for passages in self._passages.batches(_TEXTS_AT_ONCE, start=first, stop=shard.stop):
+        for passages in self.passages.batches(_TEXTS_AT_ONCE, start=first, stop=shard.stop):
             rows = np.arange(first, first + len(passages))
             blocks.append(self._block(rows, passages, codec, sampled))
             first += len(passages)
             done(len(passages))
         for name, arrays in zip(shard_files(shard.number), zip(*blocks, strict=True), strict=True):
-            save_npy(self._directory / name, np.concatenate(arrays))
+            save_npy(self.directory / name, np.concatenate(arrays))
 
     def _block(
         self,
@@ -340,29 +302,24 @@ class _Build:
     ) -> _Block:
         """Codes, residuals and lengths of some passages: those that are stored, and the others."""
         earlier = np.full(len(rows), -1)
-        if self._stored is not None:
-            earlier = self._stored.rows[rows]
-        parts = list[tuple[Int64, Codes, NDArray[np.uint8], Int64]]()  # their places come first
+        if self.stored is not None:
+            earlier = self.stored.rows[rows]
         new = np.flatnonzero(earlier < 0)
-        if len(new):
-            vectors = self._vectors(rows[new], [passages[place] for place in new.tolist()], sampled)
-            codes, residuals = codec.encode(np.concatenate(vectors).astype(np.float32))
-            parts.append((new, codes, residuals, np.array(list(map(len, vectors)))))
+        vectors = self._vectors(rows[new], [passages[n] for n in new.tolist()], sampled)
+        lengths = np.array([len(part) for part in vectors], np.int64)
+        codes, residuals = codec.encode(np.concatenate([codec.centroids[:0], *vectors]))
         kept = np.flatnonzero(earlier >= 0)
-        if len(kept) and self._stored is not None:
+        if self.stored is not None and len(kept):
             kept = kept[np.argsort(earlier[kept], kind="stable")]
-            parts.append((kept, *self._stored.shards.tokens(earlier[kept])))
-        lengths = np.zeros(len(rows), np.int64)
-        for places, _, _, part_lengths in parts:
-            lengths[places] = part_lengths
+            kept_codes, kept_residuals, kept_lengths = self.stored.vectors.tokens(earlier[kept])
+            codes = np.concatenate([codes, kept_codes])
+            residuals = np.concatenate([residuals, kept_residuals])
+            lengths = np.concatenate([lengths, kept_lengths])
+        # Those of new passages come first: back into the order of rows.
+        order = np.argsort(np.concatenate([new, kept]))
         starts = np.cumsum(lengths) - lengths
-        all_codes = np.empty(lengths.sum(), code_dtype(len(codec.centroids)))
-        all_residuals = np.empty((len(all_codes), codec.packed_bytes), np.uint8)
-        for places, codes, residuals, part_lengths in parts:
-            tokens = ranges(starts[places], part_lengths)
-            all_codes[tokens] = codes
-            all_residuals[tokens] = residuals
-        return all_codes, all_residuals, lengths.astype(np.uint16)
+        tokens = ranges(starts[order], lengths[order])
+        return codes[tokens], residuals[tokens], lengths[order].astype(np.uint16)
 
     def _vectors(
         self, rows: Int64, passages: Sequence[Passage], sampled: dict[int, _Float16]
@@ -378,14 +335,14 @@ class _Build:
 
     def _lengths(self, shard: Shard) -> NDArray[np.uint16]:
         """Number of tokens (n,) of each passage of a finished shard."""
-        path = self._directory / shard_files(shard.number)[2]
+        path = self.directory / shard_files(shard.number)[2]
         return load_npy(path, dtype=np.uint16, shape=(len(shard.rows),))
 
     def list_passages(self, centroids: int) -> int:
         """Write the inverted lists; returns their total length. Reads the codes twice, shard by
         shard.
         """
-        total = len(self._passages)
+        total = len(self.passages)
 
         def pairs(shard: Shard) -> Int64:
             """Distinct (centroid, passage), sorted, as one number each."""
@@ -399,7 +356,7 @@ class _Build:
         ends = np.cumsum(sizes)
         entries = int(ends[-1])
         filled = ends - sizes
-        with atomic_path(self._directory / LISTS_NAME) as temporary:
+        with atomic_path(self.directory / LISTS_NAME) as temporary:
             lists = np.lib.format.open_memmap(temporary, "w+", np.dtype(np.uint32), (entries,))
             for shard in self._shards:
                 shard_pairs = pairs(shard)
@@ -408,5 +365,5 @@ class _Build:
                 lists[ranges(filled, shard_sizes)] = shard_pairs % total
                 filled += shard_sizes
             lists.flush()
-        save_npy(self._directory / ENDS_NAME, ends)
+        save_npy(self.directory / ENDS_NAME, ends)
         return entries

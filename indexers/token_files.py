@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
+from indexers.shards import Shard, divide
 from indexers.token_codec import BITS, Codes, TokenCodec, code_dtype
+from rag.config import Config
 from rag.core.arrays import Int64, load_npy, ranges
 from rag.core.errors import MismatchedArtifactError
 
@@ -24,7 +25,7 @@ LISTS_NAME = "lists.npy"
 ENDS_NAME = "list_ends.npy"
 
 
-class TokenInfo(BaseModel):
+class TokenInfo(Config):
     """What the manifest says of token vectors.
 
     Attributes:
@@ -36,8 +37,6 @@ class TokenInfo(BaseModel):
         trained_tokens, trained_error: the number of vectors, and the error, of the version of the
             index that the centroids were trained for.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     index_type: str = "plaid"
     rows: int
@@ -73,7 +72,7 @@ def load_codec(directory: Path) -> TokenCodec:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shard:
+class _MappedShard:
     """One mapped shard: codes (T,), residuals (T, bytes), the first token of each passage (rows +
     1,).
     """
@@ -85,6 +84,9 @@ class _Shard:
 
 class TokenShards:
     """Reads finished token vectors by memory map.
+
+    Attributes:
+        divided: all shards, in order.
 
     Raises:
         ArtifactError: a file is missing, truncated or in another format; the message names it.
@@ -103,20 +105,19 @@ class TokenShards:
                 f"{directory} has {len(self.codec.centroids)} centroids, expected {info.centroids}",
                 hint="rebuild the index",
             )
-        self._shards = [self._map(shard) for shard in range(len(info.shard_tokens))]
+        self.divided = divide(info.rows, info.shard_rows)
+        self._shards = [self._map(shard) for shard in self.divided]
 
-    def _map(self, shard: int) -> _Shard:
-        codes, residuals, lengths = (self.directory / name for name in shard_files(shard))
-        shard_rows = self.info.shard_rows
-        rows = min(shard_rows, self.info.rows - shard * shard_rows)
-        tokens = self.info.shard_tokens[shard]
-        token_counts = load_npy(lengths, dtype=np.uint16, shape=(rows,))
+    def _map(self, shard: Shard) -> _MappedShard:
+        codes, residuals, lengths = (self.directory / name for name in shard_files(shard.number))
+        tokens = self.info.shard_tokens[shard.number]
+        token_counts = load_npy(lengths, dtype=np.uint16, shape=(len(shard.rows),))
         starts = np.concatenate([[0], np.cumsum(token_counts, dtype=np.int64)])
         if starts[-1] != tokens:
             raise MismatchedArtifactError(
                 f"{lengths} counts {starts[-1]} tokens, expected {tokens}", hint="rebuild the index"
             )
-        return _Shard(
+        return _MappedShard(
             load_npy(codes, dtype=code_dtype(self.info.centroids), shape=(tokens,)),
             load_npy(residuals, dtype=np.uint8, shape=(tokens, self.codec.packed_bytes)),
             starts,
@@ -137,10 +138,10 @@ class TokenShards:
         residuals = [shard.residuals.take(places, axis=0) for shard, places in located]
         return codes, np.concatenate(residuals), lengths
 
-    def _locate(self, rows: Int64) -> tuple[list[tuple[_Shard, Int64]], Int64]:
+    def _locate(self, rows: Int64) -> tuple[list[tuple[_MappedShard, Int64]], Int64]:
         """The tokens of sorted `rows` in each shard, and their numbers (n,)."""
         shard_rows = self.info.shard_rows
-        located = list[tuple[_Shard, Int64]]()
+        located = list[tuple[_MappedShard, Int64]]()
         counts = list[Int64]()
         for number in np.unique(rows // shard_rows).tolist():
             shard = self._shards[number]

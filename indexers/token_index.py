@@ -27,15 +27,15 @@ from indexers.token_files import ENDS_NAME, LISTS_NAME, TokenInfo, TokenShards
 from rag.core.arrays import Float32, Int64, load_npy
 from rag.core.errors import RetrievalError
 
-NPROBE = 4
+NPROBE = 4  # cells opened for each vector; more where these hold too few passages
 _USUAL = 25_000  # passages for which the smallest number of candidates is enough
 _WIDEST = 8.0  # largest multiple of that number
 _PASSAGES_AT_ONCE = 2048  # decompressed together
 _LEAST = 1e-6  # added to the score of every passage in an open cell
 
 
-def default_ndocs(top_k: int, passages: int) -> int:
-    """Default number of passages whose centroids are all compared.
+def candidate_count(top_k: int, passages: int) -> int:
+    """Number of passages whose centroids are all compared.
 
     Four times as many as are decompressed; more in large corpora, where more passages have similar
     centroids.
@@ -71,8 +71,6 @@ class TokenIndex:
         lengths: Int64,
         top_k: int,
         *,
-        nprobe: int = NPROBE,
-        ndocs: int | None = None,
         selected: Selection | None = None,
     ) -> tuple[Float32, Int64]:
         """Best passages of questions.
@@ -81,10 +79,6 @@ class TokenIndex:
             queries: vectors (T, D) float32 of B questions, concatenated.
             lengths: (B,), number of vectors of each question.
             top_k: results wanted per question.
-            nprobe: cells opened for each vector; more where these hold fewer than `top_k` passages.
-            ndocs: passages whose centroids are all compared; a quarter of them is decompressed. At
-                least four times `top_k`; `default_ndocs` if None. Where no more may be returned,
-                all are decompressed, whatever cells they are in.
             selected: the rows that may be returned; None: all.
 
         Returns:
@@ -103,27 +97,27 @@ class TokenIndex:
             )
         scores = np.full((len(lengths), top_k), -np.inf, dtype=np.float32)
         rows = np.full((len(lengths), top_k), -1, dtype=np.int64)
-        ndocs = max(ndocs or default_ndocs(top_k, len(self)), 4 * top_k)
         for number, query in enumerate(np.split(values, np.cumsum(lengths)[:-1])):
-            found = self._search(query, top_k, nprobe, ndocs, selected)
+            found = self._search(query, top_k, selected)
             best_scores, best_rows = select_best(found[0][None], found[1][None], top_k)
             scores[number] = best_scores[0]
             rows[number] = best_rows[0]
         return scores, rows
 
     def _search(
-        self, query: Float32, top_k: int, nprobe: int, ndocs: int, selected: Selection | None
+        self, query: Float32, top_k: int, selected: Selection | None
     ) -> tuple[Float32, Int64]:
         """Scores and rows of the candidates of a question (q, D), at least `top_k` if there are so
         many.
         """
+        ndocs = candidate_count(top_k, len(self))
         allowed = len(self) if selected is None else len(check_selected(selected, len(self)))
         if allowed <= ndocs:
             rows = np.arange(len(self)) if selected is None else selected.rows
             return self.exact(query, rows), rows
         centroids = self._codec.centroids
         # With a selection as many cells as hold, on average, equally many rows.
-        nprobe = min(nprobe * -(-len(self) // allowed), len(centroids))
+        nprobe = min(NPROBE * -(-len(self) // allowed), len(centroids))
         gained = self._in_open_cells(query, nprobe, selected)
         while np.count_nonzero(gained) < top_k and nprobe < len(centroids):
             nprobe = min(2 * nprobe, len(centroids))

@@ -20,6 +20,7 @@ from indexers.settings import PLAID, BuildSettings, IndexKind
 from rag.config import Setting, load_config
 from rag.core.errors import ConfigError
 from rag.core.files import check_target
+from rag.core.log import get_logger
 from rag.data.filters import Filter, parse_filter
 from rag.data.formats import CorpusFormat
 from rag.data.languages import AUTO, detect_language
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from indexers.protocols import EncoderIdentity, PassageEncoder
     from rag.rounds.config import RoundsOptions
 
+_log = get_logger(__name__)
 Inputs = str | Path | Sequence[str | Path]
 """Files, folders, "hf:owner/name" or "irds:name", or "sample"."""
 
@@ -107,20 +109,18 @@ def index(
         )
     if reuse:
         _check_reuse(reuse, out, build)
-    if reading.get("language") == AUTO:
-        sampled = Corpus(
-            inputs, format, Cutter(reading, partial(passage_budget, None)), ReadReport()
-        )
-        reading["language"] = detect_language(sampled.texts())
-        report.notes.append(f"language: {reading['language']}, by the first texts")
     # An encoder of one's own is measured by the embedded one.
     measured = encoder if isinstance(encoder, str | Path) else None
-    cutter = Cutter(reading, partial(passage_budget, measured, **stated))
-    documents = Corpus(inputs, format, cutter, report)
+    budget = partial(passage_budget, measured, **stated)
+    documents = Corpus(inputs, format, Cutter(reading, budget), report)
+    if reading.get("language") == AUTO:
+        reading["language"] = detect_language(documents.texts())
+        documents.cutter = Cutter(reading, budget)
+        report.notes.append(f"language: {reading['language']}, by the first texts")
     loaded = None
     if build.has_encoder:
         loaded = load_encoder(encoder, precision=precision, **stated)
-        longest = cutter.reading.max_tokens if "max_tokens" in reading else 0
+        longest = documents.cutter.reading.max_tokens if "max_tokens" in reading else 0
         _check_encoder(loaded.identity, build, longest)
     reused = Index.open(reuse, verify="deep") if reuse else nullcontext()
     with encoding_at(ray) as encoding, reused as start:
@@ -133,9 +133,12 @@ def index(
             source=documents.describe(),
             overwrite=overwrite,
             encode=encoding.get("encode", encode_corpus),
-            language=cutter.reading.language,
+            language=documents.cutter.reading.language,
             folder_groups=documents.folder_groups,
+            notes=report.left_out,
         )
+    for line in written.notes:
+        _log.warning("%s", line)
     if reuse:
         report.notes.insert(0, f"{written.reused:,} vectors taken over")
     return written.directory

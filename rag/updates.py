@@ -73,6 +73,7 @@ class Corpus:
         report: counts what is read.
 
     Attributes:
+        cutter: reads the documents and cuts them.
         folder_groups: groups that folders state, by the ids of their documents; complete once all
             `changes` are read.
     """
@@ -80,12 +81,11 @@ class Corpus:
     def __init__(
         self, inputs: Sequence[str | Path], format: str, cutter: Cutter, report: ReadReport
     ) -> None:
-        self._cutter = cutter
+        self.cutter = cutter
         self._report = report
-        paths = [str(item) for item in inputs]
         reading = cutter.reading
         self._sources = find_sources(
-            paths, format, report, text_field=reading.text_field or "", exclude=reading.exclude
+            inputs, format, report, text_field=reading.text_field or "", exclude=reading.exclude
         )
         self._digest = cache(_digest)
         self.folder_groups: dict[str, Groups] = {}
@@ -95,21 +95,23 @@ class Corpus:
         files = []
         for source in self._sources:
             entry = {"name": source.path, "format": source.format}
-            if Path(source.path).is_file():
-                is_document = source.format == DOCUMENTS
-                entry["name"] = source.name if is_document else Path(source.path).name
+            path = Path(source.path)
+            if path.is_file():
+                entry["name"] = source.name if source.format == DOCUMENTS else path.name
                 entry["sha256"] = self._digest(source.path)
             files.append(entry)
+
+        options = self.cutter.options.model_dump()
         # The size of sections is decided by the encoder, and records have none.
-        has_sections = any(entry["format"] == DOCUMENTS for entry in files)
-        options = self._cutter.options.model_dump(exclude=set() if has_sections else {"max_tokens"})
+        if not any(source.format == DOCUMENTS for source in self._sources):
+            del options["max_tokens"]
         return {"files": files, "options": options}
 
     def texts(self) -> Iterator[str]:
         """The texts of passages, as they are read, for a look at the beginning of the corpus."""
-        for change in self.changes():
-            if isinstance(change, Put):
-                for passage in change.passages:
+        for _, document in read_sources(self._sources, self.cutter.reading, ReadReport()):
+            if document is not None:
+                for passage in self.cutter(document):
                     yield passage.text
 
     def changes(self, stored: Documents | None = None) -> Iterator[Put | DocumentEntry]:
@@ -121,44 +123,49 @@ class Corpus:
         Args:
             stored: the documents of the index; None if there is no index yet.
         """
-        replaced = set[str]()  # ids of documents that were put by themselves
-        # Passages of each file that is a document.
-        sizes = Counter[str]()
         in_order = None if stored is None else InOrder(stored)
+        replaced = set[str]()  # ids of documents that were put by themselves
+        sizes = Counter[str]()  # passages of each file that is a document
 
         def unchanged(id: str, digest: str) -> DocumentEntry | None:
             entry = None if in_order is None else in_order.find(id)
-            if entry is not None and entry.sent:
+            if entry is None:
+                return None
+            if entry.sent:
                 replaced.add(id)
-            elif entry is not None and digest and entry.digest == digest:
-                return entry
-            return None
+                return None
+            return entry if digest and entry.digest == digest else None
+
+        def unchanged_file(file: Source) -> DocumentEntry | None:
+            return unchanged(file_id(file.name), self._digest(file.path))
 
         def is_stored(file: Source) -> bool:
-            return unchanged(file_id(file.name), self._digest(file.path)) is not None
+            return unchanged_file(file) is not None
 
-        options = self._cutter.reading
+        options = self.cutter.reading
         for source, document in read_sources(self._sources, options, self._report, is_stored):
+            is_file = source.format == DOCUMENTS
+            change: Put | DocumentEntry | None
             if document is None:
-                entry = unchanged(file_id(source.name), self._digest(source.path))
+                change = unchanged_file(source)
             else:
-                is_file = source.format == DOCUMENTS
                 digest = self._digest(source.path) if is_file else record_digest(document)
-                entry = unchanged(document.id, digest)
-            change: Put | DocumentEntry | None = entry
-            if entry is None and document is not None:
-                change = Put(document.id, digest, self._cutter(document))
+                change = unchanged(document.id, digest)
+                if change is None:
+                    change = Put(document.id, digest, self.cutter(document))
             if change is None:
                 continue
             if source.groups is not None:
                 self.folder_groups[change.id] = source.groups
-            if source.format == DOCUMENTS:
+            if is_file:
                 passages = change.passages if isinstance(change, Put) else change.rows
                 sizes[source.path] = len(passages)
             yield change
+
         _warn_of_half(sizes)
-        if stored is not None:
-            yield from (entry for entry in stored if entry.sent and entry.id not in replaced)
+        for entry in stored or ():
+            if entry.sent and entry.id not in replaced:
+                yield entry
 
 
 def record_digest(document: Document) -> str:
@@ -255,10 +262,11 @@ class IndexUpdater:
     def cut(self, documents: Iterable[Document]) -> list[Put]:
         """Documents for `change`, in passages as the index has them."""
         cutter = self._cutter()
-        return [
-            Put(document.id, record_digest(document), cutter(document), sent=True)
-            for document in documents
-        ]
+        puts = []
+        for document in documents:
+            digest = record_digest(document)
+            puts.append(Put(document.id, digest, cutter(document), sent=True))
+        return puts
 
     def change(self, documents: Iterable[Put], deleted: Iterable[str] = ()) -> WriteReport:
         """Put documents, each in place of the one with its id or at the end, and delete others."""
@@ -269,15 +277,17 @@ class IndexUpdater:
         """How the index reads and cuts; the first document that is cut opens a tokenizer."""
         manifest = Manifest.read(self.directory)
         stated = {**manifest.source.get("options", {}), **changed}
-        encoder = self._encoder if isinstance(self._encoder, str | Path) else None
-        if manifest.encoder is None:
-            return Cutter(stated, partial(self._budget, encoder))
-        name = encoder or manifest.encoder.name
-        lengths = {
-            "max_length": manifest.encoder.max_length,
-            "passage_prefix": manifest.encoder.passage_prefix,
-        }
-        return Cutter(stated, partial(self._budget, name, **lengths))
+        moved = self._encoder if isinstance(self._encoder, str | Path) else None
+        stored = manifest.encoder
+        if stored is None:
+            return Cutter(stated, partial(self._budget, moved))
+        budget = partial(
+            self._budget,
+            moved or stored.name,
+            max_length=stored.max_length,
+            passage_prefix=stored.passage_prefix,
+        )
+        return Cutter(stated, budget)
 
 
 def _changed(

@@ -264,6 +264,11 @@ class ReadReport:
         """The counts, and the first problems."""
         return "\n  ".join([self.counts(), *first_lines(self.problems)])
 
+    def left_out(self) -> list[str]:
+        """What users are told of files and records that were not read, or not wholly."""
+        unread = [f"not read: {line}" for line in first_lines(self.ignored)]
+        return unread + first_lines(self.problems)
+
     def check(self, max_bad_share: float, *, at_end: bool, hint: str = "") -> None:
         """Refuse input that is too damaged: no record is usable, or more than this share of records
         is bad.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from indexers.index import Index
-from indexers.passage_writer import PassageStoreWriter
+from indexers.passage_writer import writing_passages
 from indexers.passages import PassageStore
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
@@ -40,6 +40,6 @@ def open_corpus(sources: Sequence[Path], folder: Path, split: str = "words100") 
     stored = folder / "corpus"
     if not stored.is_dir():
         options = load_config(CorpusOptions, overrides={"split": split})
-        with atomic_path(stored, folder=True) as temporary, PassageStoreWriter(temporary) as writer:
+        with atomic_path(stored, folder=True) as temporary, writing_passages(temporary) as writer:
             writer.add_many(split_documents(read_documents(sources), options))
     return PassageStore(stored)

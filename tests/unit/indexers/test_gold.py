@@ -7,7 +7,7 @@ import pytest
 
 from indexers.documents import Documents, Put, writing_documents
 from indexers.gold import GoldLookup, GoldPassages
-from indexers.passage_writer import PassageStoreWriter
+from indexers.passage_writer import writing_passages
 from indexers.passages import PassageStore
 from rag.core.types import GoldPassage, Hit, Passage, Question
 
@@ -22,7 +22,7 @@ PASSAGES = [
 
 
 def write(place: Path, puts: Iterable[Put]) -> Store:
-    with PassageStoreWriter(place) as writer, writing_documents(place) as add:
+    with writing_passages(place) as writer, writing_documents(place) as add:
         for put in puts:
             writer.add_many(put.passages)
             add(put)

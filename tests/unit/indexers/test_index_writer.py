@@ -67,15 +67,20 @@ def test_dense_index_finds_what_it_was_given(tmp_path: Path, encoder: Any) -> No
         assert "recall" in index.describe()
 
 
-def test_hybrid_index_and_extension_of_a_dense_one(tmp_path: Path, encoder: Any) -> None:
+def test_a_hybrid_index_takes_over_the_vectors_of_a_dense_one(tmp_path: Path, encoder: Any) -> None:
     hybrid = SMALL.model_copy(update={"retriever": "hybrid", "java_heap_mib": 256})
-    write_index(tmp_path / "i", corpus(), encoder=encoder, settings=SMALL)
-    before = Index.open(tmp_path / "i").version
-    calls = len(encoder.calls)
-    write_index(tmp_path / "i", corpus(), encoder=encoder, settings=hybrid)
-    assert len(encoder.calls) == calls
+    write_index(tmp_path / "dense", corpus(), encoder=encoder, settings=SMALL)
+    with pytest.raises(MismatchedArtifactError) as refused:
+        write_index(tmp_path / "dense", corpus(), encoder=encoder, settings=hybrid)
+    assert "--reuse" in str(refused.value.hint)
+    calls = sum(encoder.calls)
+    start_from(tmp_path / "dense", tmp_path / "i", corpus(), encoder, hybrid)
+    assert sum(encoder.calls) <= calls + 16  # a sample
+    words = hybrid.replaced(retriever="bm25")
+    before = content(tmp_path / "i")
+    write_index(tmp_path / "i", corpus(), settings=words)  # has all that is asked for
+    assert content(tmp_path / "i") == before
     with Index.open(tmp_path / "i") as index:
-        assert index.version != before
         assert index.manifest.settings.stages == ["passages", "embeddings", "dense", "bm25"]
         assert set(index.manifest.stages) == set(index.manifest.settings.stages)
         assert index.lucene is not None
@@ -94,6 +99,19 @@ def test_a_named_source_is_not_read_twice(tmp_path: Path, encoder: Any) -> None:
         write_index(
             tmp_path / "i", never(), encoder=encoder, settings=SMALL, source={**source, "size": 13}
         )
+
+
+def test_what_was_said_of_the_content_is_said_again_by_the_run_that_goes_on(
+    tmp_path: Path, encoder: Any
+) -> None:
+    said = ["a.pdf: no text"]
+    options = {"settings": SMALL, "source": {"path": "corpus"}, "notes": lambda: said}
+    stopped = SimpleNamespace(identity=encoder.identity, dim=encoder.dim, encode_passages=None)
+    with pytest.raises(TypeError):
+        write_index(tmp_path / "i", corpus(9), encoder=stopped, **options)
+    assert write_index(tmp_path / "i", (), encoder=encoder, **options).notes == said
+    assert not write_index(tmp_path / "i", (), encoder=encoder, **options).notes
+    assert not write_index(tmp_path / "j", corpus(9), encoder=encoder, **options).notes
 
 
 def test_other_inputs_are_refused_unless_overwritten(tmp_path: Path, encoder: Any) -> None:
@@ -329,11 +347,6 @@ def test_only_what_is_new_or_changed_is_encoded(tmp_path: Path, make_encoder: An
         assert new.manifest.stages["dense"] == plain.manifest.stages["dense"]
     # Equal passages: the whole stage is taken over.
     assert start_from(tmp_path / "old", tmp_path / "copy", OLD, make_encoder()).reused == len(OLD)
-
-
-def test_an_index_that_is_not_there_is_not_gone_on_with(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no index"):
-        write_index(tmp_path / "none", None, settings=BuildSettings(retriever="bm25"))
 
 
 def start_from(

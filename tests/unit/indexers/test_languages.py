@@ -12,7 +12,7 @@ from indexers.index import Index
 from indexers.java import start_java
 from indexers.lucene import LuceneIndex, build_bm25
 from indexers.manifest import Manifest
-from indexers.passage_writer import PassageStoreWriter
+from indexers.passage_writer import writing_passages
 from indexers.passages import PassageStore
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
@@ -36,7 +36,7 @@ FORMS = {
 @pytest.mark.parametrize("language", FORMS)
 def test_forms_of_a_word_are_found_with_a_selection_too(language: str, tmp_path: Path) -> None:
     text, question = FORMS[language]
-    with PassageStoreWriter(tmp_path / "passages") as writer:
+    with writing_passages(tmp_path / "passages") as writer:
         writer.add_many([Passage("a", "", text), Passage("b", "", "Nothing but English")])
     store = PassageStore(tmp_path / "passages")
     info = build_bm25(store, tmp_path / "bm25", language=language, heap_mib=256)

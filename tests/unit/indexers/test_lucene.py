@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from indexers.lucene import Bm25Info, LuceneIndex, build_bm25
-from indexers.passage_writer import PassageStoreWriter
+from indexers.passage_writer import writing_passages
 from indexers.passages import PassageStore
 from rag.core.errors import ArtifactError, RetrievalError
 from rag.core.types import Passage
@@ -27,7 +27,7 @@ INFO = Bm25Info(k1=0.9, b=0.4, rows=len(TEXTS), documents=len(TEXTS) - 1)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("bm25")
-    with PassageStoreWriter(place / "passages") as writer:
+    with writing_passages(place / "passages") as writer:
         writer.add_many(Passage(f"p{row}", title, text) for row, (title, text) in enumerate(TEXTS))
     build_bm25(PassageStore(place / "passages"), place / "bm25", heap_mib=256)
     return place / "bm25"
@@ -45,7 +45,7 @@ def test_words_of_titles_and_texts_are_found(folder: Path) -> None:
 
 def test_control_characters_are_no_words(tmp_path: Path) -> None:
     texts = ["text", "\x1a", "\x08\n\x7f", "\u200b", "\u3000", "\x01"]
-    with PassageStoreWriter(tmp_path / "passages") as writer:
+    with writing_passages(tmp_path / "passages") as writer:
         writer.add_many(Passage(f"p{row}", "", text) for row, text in enumerate(texts))
     info = build_bm25(PassageStore(tmp_path / "passages"), tmp_path / "bm25", heap_mib=256)
     assert info.documents == 3  # "\x7f" and the space without width are more than the space

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from indexers import id_table
 from indexers import passages as module
-from indexers.passage_writer import PassageStoreWriter, passages_digest
+from indexers.passage_writer import passages_digest, writing_passages
 from indexers.passages import PassageStore
 from rag.core.errors import ArtifactError, DataError
 from rag.core.types import Location, Passage
 
 
 def write(directory: Path, passages: list[Passage]) -> PassageStore:
-    with PassageStoreWriter(directory) as writer:
+    with writing_passages(directory) as writer:
         writer.add_many(passages)
     assert (len(writer), writer.digest) == passages_digest(passages)
     return PassageStore(directory)
@@ -97,10 +97,10 @@ def test_colliding_hashes_are_told_apart_by_text(
 def test_duplicate_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     with (
         pytest.raises(DataError, match=r"'a' \(rows 0 and 2\)"),
-        PassageStoreWriter(tmp_path) as writer,
+        writing_passages(tmp_path) as writer,
     ):
         writer.add_many(Passage(name, "", "") for name in "aba")
-    with pytest.raises(KeyboardInterrupt), PassageStoreWriter(tmp_path) as writer:
+    with pytest.raises(KeyboardInterrupt), writing_passages(tmp_path) as writer:
         writer.add_many(numbered(1500))
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers import token_build
+from indexers import token_build, token_index
 from indexers.documents import Put
 from indexers.index import Index
 from indexers.index_writer import WriteReport, update_index, write_index
@@ -116,33 +116,40 @@ def opened(built: Path) -> TokenIndex:
     return tokens
 
 
-def test_all_cells_open_is_exhaustive_scoring(built: Path) -> None:
-    index = opened(built)
-    queries = Words().question_tokens(QUESTIONS)
-    scores, rows = index.search(queries.values, queries.lengths, 10, nprobe=1 << 20, ndocs=1 << 20)
-    for number, own in enumerate(np.split(queries.values, np.cumsum(queries.lengths)[:-1])):
-        expected = exhaustive(index, own)
-        best = np.lexsort((np.arange(len(expected)), -expected))[:10]
-        np.testing.assert_allclose(scores[number], expected[best], atol=1e-5)
-        np.testing.assert_allclose(expected[rows[number]], expected[best], atol=1e-5)
-    _, everything = index.search(queries.values, queries.lengths, 200, nprobe=1 << 20)
-    assert (np.sort(everything, axis=1)[:, 50:] == np.arange(150)).all()
-    assert (everything[:, 150:] == -1).all()
+def open_cells(patch: pytest.MonkeyPatch, cells: int, candidates: int) -> None:
+    """Search so many cells for each vector, and compare so many candidates."""
+    patch.setattr(token_index, "NPROBE", cells)
+    patch.setattr(token_index, "candidate_count", lambda top_k, passages: candidates)
 
 
-def test_staged_search_finds_what_exhaustive_scoring_finds(built: Path) -> None:
+def test_staged_search_finds_what_exhaustive_scoring_finds(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index = opened(built)
     queries = Words().question_tokens([passage.text for passage in passages()[::3]])
-    full = index.search(queries.values, queries.lengths, 5, nprobe=1 << 20, ndocs=1 << 20)[1]
-    scores, result = index.search(queries.values, queries.lengths, 5, nprobe=4, ndocs=60)
+    open_cells(monkeypatch, 1 << 20, 120)
+    scores, full = index.search(queries.values, queries.lengths, 5)
+    for number, own in enumerate(np.split(queries.values, np.cumsum(queries.lengths)[:-1])):
+        expected = exhaustive(index, own)
+        best = np.lexsort((np.arange(len(expected)), -expected))[:5]
+        np.testing.assert_allclose(scores[number], expected[best], atol=1e-5)
+        np.testing.assert_allclose(expected[full[number]], expected[best], atol=1e-5)
+
+    open_cells(monkeypatch, 4, 60)
+    scores, result = index.search(queries.values, queries.lengths, 5)
     assert (result[:, 0] == np.arange(0, 150, 3)).all()
     shared = [len(set(a) & set(b)) for a, b in zip(full.tolist(), result.tolist(), strict=True)]
     assert np.mean(shared) / 5 > 0.9
-    one = index.search(
-        queries.values[: queries.lengths[0]], queries.lengths[:1], 5, nprobe=4, ndocs=60
-    )
+    one = index.search(queries.values[: queries.lengths[0]], queries.lengths[:1], 5)
     np.testing.assert_array_equal(one[1][0], result[0])
     np.testing.assert_array_equal(one[0][0], scores[0])
+
+
+def test_where_no_more_may_be_returned_all_are_compared(built: Path) -> None:
+    queries = Words().question_tokens(QUESTIONS)
+    _, everything = opened(built).search(queries.values, queries.lengths, 200)
+    assert (np.sort(everything, axis=1)[:, 50:] == np.arange(150)).all()
+    assert (everything[:, 150:] == -1).all()
 
 
 @pytest.mark.parametrize("dim", [13, 16])
@@ -312,12 +319,11 @@ def test_centroids_that_no_longer_fit_are_trained_anew(
     assert sides[0].output == sides[1].output
 
 
-def test_an_updated_index_is_extended_and_updated_again(tmp_path: Path) -> None:
+def test_an_updated_index_is_updated_again(tmp_path: Path) -> None:
     everything = passages(90)
-    write_index(tmp_path / "i", everything[:70], encoder=Words(), settings=SETTINGS)
-    updated(tmp_path / "i", slice(5, None), everything[70:], Words())
     lexical = SETTINGS.replaced(retriever="hybrid", java_heap_mib=256)
-    write_index(tmp_path / "i", everything[5:], encoder=Words(), settings=lexical)
+    write_index(tmp_path / "i", everything[:70], encoder=Words(), settings=lexical)
+    updated(tmp_path / "i", slice(5, None), everything[70:], Words())
     assert Index.open(tmp_path / "i").parts == ("tokens", "bm25")
     moved = [everything[7], Passage("new", "", everything[6].text), everything[5]]
     report = update_index(
@@ -377,6 +383,3 @@ def test_an_index_has_vectors_of_one_kind(tmp_path: Path, encoder: Any, tokens_f
     with pytest.raises(MismatchedArtifactError, match="vector"):
         write_index(tmp_path / "i", passages, encoder=second, settings=others)
     assert Index.open(tmp_path / "i").version == before
-    lexical = its.replaced(retriever="hybrid", java_heap_mib=256)
-    write_index(tmp_path / "i", passages, encoder=first, settings=lexical)
-    assert "bm25" in Index.open(tmp_path / "i").parts

@@ -13,7 +13,7 @@ import pytest
 
 from indexers.embeddings import encode_corpus
 from indexers.index import Index
-from indexers.passage_writer import PassageStoreWriter
+from indexers.passage_writer import writing_passages
 from indexers.passages import PassageStore
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.log import Progress
@@ -44,7 +44,7 @@ def content(place: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def passages(tmp_path_factory: pytest.TempPathFactory) -> PassageStore:
-    with PassageStoreWriter(tmp_path_factory.mktemp("store")) as writer:
+    with writing_passages(tmp_path_factory.mktemp("store")) as writer:
         writer.add_many(corpus())
     return PassageStore(writer.directory)
 

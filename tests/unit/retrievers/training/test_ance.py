@@ -12,7 +12,7 @@ import pytest
 
 from indexers.index import Index
 from indexers.index_writer import write_index
-from indexers.passage_writer import PassageStoreWriter
+from indexers.passage_writer import writing_passages
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
@@ -163,7 +163,7 @@ def build(place: Path, corpus: PassageStore) -> Path:
 
 
 def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path) -> None:
-    with PassageStoreWriter(tmp_path / "passages") as writer:
+    with writing_passages(tmp_path / "passages") as writer:
         writer.add_many(PASSAGES)
     corpus = PassageStore(tmp_path / "passages")
     result = build(tmp_path, corpus)
