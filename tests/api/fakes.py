@@ -31,11 +31,12 @@ from rag.core.types import (
     Verdict,
 )
 from rag.data.claims import why_not_judged
+from rag.pipeline import Pipeline
 from readers.protocols import Reader, ReadRequest
 from serve.app import create_app
 from serve.connections import Connections
 from serve.run import bind
-from serve.settings import ServeSettings
+from serve.settings import ServeSettings, hash_api_key
 from tests.support.described import check_described
 from tests.support.verifying import WordVerifier
 
@@ -298,8 +299,40 @@ def empty_index(place: Path) -> Path:
     return place
 
 
+KEY = {"X-API-Key": "admin"}  # which clients send
+ADMIN = (hash_api_key("admin"),)
+
+
 def settings(**values: Any) -> ServeSettings:
     return ServeSettings(**{"timeout_s": 30.0, "drain_timeout_s": 30.0, **values})
+
+
+def opened(given: ServeSettings) -> Pipeline:
+    return Pipeline.open(given.index, retriever="bm25", reader=False)
+
+
+def application(index: Path, **values: Any) -> FastAPI:
+    """A server of an index that is searched by BM25, which asks for the key."""
+    given = settings(**{"index": index, "api_keys": ADMIN, **values})
+    return create_app(given, open_pipeline=opened)
+
+
+def refused(reply: httpx.Response) -> tuple[int, str]:
+    """Status and code of an error."""
+    return reply.status_code, reply.json()["error"]["code"]
+
+
+async def posted(client: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
+    """What is answered to a body that is accepted."""
+    reply = await client.post(path, json=body)
+    assert reply.status_code == 200, reply.text
+    return dict(reply.json())
+
+
+async def found(client: httpx.AsyncClient, question: str, **more: Any) -> list[str]:
+    """The ids of the passages for a question."""
+    result = await posted(client, "/v1/retrieve", question=question, **more)
+    return [hit["passage_id"] for hit in result["hits"]]
 
 
 @asynccontextmanager
@@ -319,6 +352,7 @@ async def running(
             transport=transport,
             base_url="http://test",
             timeout=60,
+            headers=KEY,
             event_hooks={"response": [check_described]},
         ) as client,
     ):
@@ -333,6 +367,14 @@ async def until(condition: Any, timeout_s: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         await asyncio.sleep(0.002)
+
+
+@contextmanager
+def serving(pipeline: Any = None, **values: Any) -> Iterator[str]:
+    """The address of a server of a pipeline."""
+    served = pipeline or FakePipeline()
+    with listening(create_app(settings(**values), lambda _: served)) as address:
+        yield address
 
 
 @contextmanager
