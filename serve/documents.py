@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -121,7 +121,7 @@ _FORM["properties"]["file"] = {"type": "string", "format": "binary"}
 _BODIES = {"application/json": {"schema": _JSON}, "multipart/form-data": {"schema": _FORM}}
 
 
-def _scope(request: Request, engine: Engine, shelf: str | None) -> Scope:
+async def _scope(request: Request, engine: AppEngine, shelf: ShelfName = None) -> Scope:
     """What a request for documents may see; it is refused without API keys."""
     if not engine.settings.knows_people:
         message = (
@@ -131,13 +131,15 @@ def _scope(request: Request, engine: Engine, shelf: str | None) -> Scope:
     return engine.scope(request, shelf)
 
 
-async def _edited(request: Request, engine: Engine, name: str | None) -> Shelf:
+ReadScope = Annotated[Scope, Depends(_scope)]
+
+
+async def _edited(request: Request, engine: AppEngine, scope: ReadScope) -> Shelf:
     """The shelf whose documents an editor changes, if the server may write the index.
 
     Whoever changes documents learns which ids there are: where documents may be hidden from some,
     only editors may.
     """
-    scope = _scope(request, engine, name)
     shelf = engine.shelf(scope)
     editors = engine.settings.editors
     if editors is None:
@@ -153,6 +155,9 @@ async def _edited(request: Request, engine: Engine, name: str | None) -> Shelf:
         message = f"the index cannot be changed: {reason}"
         raise ApiError(409, "index_read_only", message, hint="nothing was changed")
     return shelf
+
+
+EditedShelf = Annotated[Shelf, Depends(_edited)]
 
 
 async def _accept(shelf: Shelf, change: Change) -> Version:
@@ -190,7 +195,11 @@ def _hides(pipeline: Pipeline) -> bool:
     openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
 )
 async def send(
-    request: Request, engine: AppEngine, wait: _Wait = False, shelf: ShelfName = None
+    request: Request,
+    engine: AppEngine,
+    scope: ReadScope,
+    edited: EditedShelf,
+    wait: _Wait = False,
 ) -> Response:
     """Documents as JSON, or files (PDF, Office, HTML, Markdown, …) as form fields of any name.
 
@@ -201,7 +210,6 @@ async def send(
     comes then. Sending the same again changes nothing. Of several files those that cannot be read
     are named (`unreadable`), the others added; `notes` says what conversion lost.
     """
-    edited = await _edited(request, engine, shelf)  # before anything is read
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         documents, remarks = await _uploaded(request, engine)
     else:
@@ -217,7 +225,7 @@ async def send(
     made = DocumentsOut(
         documents=version.documents,
         index_version=version.index_version,
-        total=await engine.read(engine.scope(request, shelf), _count),
+        total=await engine.read(scope, _count),
         next=None,
         **remarks,
     )
@@ -250,18 +258,14 @@ def _accepted(shelf: Shelf, version: Version, **reply: Any) -> Response:
 
 @router.get("/v1/versions/{id}", tags=["documents"], response_model_exclude_defaults=True)
 async def version(
-    id: str,
-    request: Request,
-    engine: AppEngine,
-    wait_s: Annotated[float, Query(ge=0, le=60)] = 0.0,
-    shelf: ShelfName = None,
+    id: str, edited: EditedShelf, wait_s: Annotated[float, Query(ge=0, le=60)] = 0.0
 ) -> Version:
     """What became of a change that was accepted: it is waiting, made and searched, or failed.
 
     With `wait_s`, the answer waits for the end up to so many seconds. A document that could not be
     added stands in `failed`, with the reason. The last thousand changes are known.
     """
-    return await _found(await _edited(request, engine, shelf), id, wait_s)
+    return await _found(edited, id, wait_s)
 
 
 def _problem(documents: Sequence[Document]) -> str:
@@ -328,18 +332,16 @@ def validated(validate: Callable[[Any], Body], value: Any) -> Body:
 
 @router.get("/v1/documents", tags=["documents"], response_model_exclude_unset=True)
 async def listing(
-    request: Request,
     engine: AppEngine,
+    scope: ReadScope,
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = 100,
-    shelf: ShelfName = None,
 ) -> DocumentsOut:
     """Ids and numbers of passages, in the order of the index, `limit` of them after the document
     `after`.
 
     `next` is null at the end.
     """
-    scope = _scope(request, engine, shelf)
     try:
         # One more than is shown tells whether others follow.
         version, total, page = await engine.read(scope, _page, after, limit + 1)
@@ -375,18 +377,11 @@ def _page(
     response_model=Accepted,
     responses={200: {"model": DeletedOut, "description": _WAITED}},
 )
-async def delete(
-    document_id: str,
-    request: Request,
-    engine: AppEngine,
-    wait: _Wait = False,
-    shelf: ShelfName = None,
-) -> Response:
+async def delete(document_id: str, edited: EditedShelf, wait: _Wait = False) -> Response:
     """Delete a document's passages from the index; it is accepted and made as one that is sent.
 
     If there is no such document, `deleted` is false.
     """
-    edited = await _edited(request, engine, shelf)
     version = await _accept(edited, Change(deleted=(document_id,), until_s=_until(wait)))
     if not wait:
         return _accepted(edited, version)

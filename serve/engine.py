@@ -16,23 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from starlette.requests import Request
 
-from indexers.rights import RightsError
-from rag.core.errors import (
-    ArtifactError,
-    ConfigError,
-    QuestionError,
-    RagError,
-    ReaderError,
-    RetrievalError,
-)
+from rag.core.errors import ArtifactError, ConfigError, RagError, ReaderError, RetrievalError
 from rag.core.log import get_logger, stage
 from rag.core.types import Hit, Passage, PolicyName
-from rag.data.filters import Filter, FilterError
+from rag.data.filters import Filter
 from rag.policies import open_policy
 from readers.protocols import TextSink
 from serve.batching import ItemFailed, MicroBatcher
 from serve.conversions import Conversions
-from serve.errors import ApiError, closed, invalid_request, refused, shutting_down
+from serve.errors import ApiError, answer_to, invalid_request, refused, shutting_down
 from serve.metrics import ServerMetrics
 from serve.settings import ServeSettings
 from serve.shelves import OpenPipeline, Scope, Shelf, Shelves
@@ -409,12 +401,9 @@ def _failure(
     failed: ItemFailed, job: Job, questions: list[str], number: int, request_id: str
 ) -> ApiError:
     cause = failed.__cause__
-    if isinstance(cause, ApiError):  # a shelf that cannot be asked
-        return cause
-    if isinstance(cause, FilterError | QuestionError):  # the client's mistake, found out only here
-        return invalid_request(cause.message, cause.hint)
-    if isinstance(cause, RightsError):
-        return closed(cause)
+    answer = answer_to(cause)
+    if answer is not None:
+        return answer
     lacking = "policy" if job.policy != "once" else job.kind
     if isinstance(cause, ConfigError) and lacking in _LACKS:
         log.warning("%s cannot be had: %s", lacking, cause, extra={"request_id": request_id})

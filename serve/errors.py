@@ -78,13 +78,6 @@ def shutting_down() -> ApiError:
     return ApiError(503, "shutting_down", message, "ask another instance", headers)
 
 
-def closed(error: RightsError) -> ApiError:
-    """The error for an index whose rights cannot be read; the log has the reason."""
-    log.error("%s", error)
-    message = "the server cannot tell now who may read what"
-    return refused("rights_unreadable", message, 10, "see the server's log")
-
-
 def error_body(error: ApiError, scope: Scope) -> dict[str, object]:
     """The error as JSON values, for the request of this scope."""
     body = {
@@ -112,7 +105,12 @@ def add_error_handlers(app: FastAPI, rejected: Counter) -> None:
     """
 
     async def on_error(request: Request, error: Exception) -> Response:
-        answer = _from_exception(request, error)
+        answer = answer_to(error)
+        if isinstance(error, HTTPException):
+            answer = _from_http(request, error)
+        elif isinstance(error, RequestValidationError):
+            answer = _from_validation(request, error)
+        assert answer is not None
         if answer.status in (502, 503, 504) or answer.code == "retrieval_failed":
             rejected.labels(answer.code).inc()
         return error_response(answer, request.scope)
@@ -122,18 +120,20 @@ def add_error_handlers(app: FastAPI, rejected: Counter) -> None:
         app.add_exception_handler(kind, on_error)
 
 
-def _from_exception(request: Request, error: Exception) -> ApiError:
+def answer_to(error: object) -> ApiError | None:
+    """The answer to an error of the client, or of rights that cannot be read, of which the log has
+    the reason; None for other errors.
+    """
     match error:
         case ApiError():
             return error
-        case HTTPException():
-            return _from_http(request, error)
         case FilterError() | QuestionError():
             return invalid_request(error.message, error.hint)
         case RightsError():
-            return closed(error)
-    assert isinstance(error, RequestValidationError)
-    return _from_validation(request, error)
+            log.error("%s", error)
+            message = "the server cannot tell now who may read what"
+            return refused("rights_unreadable", message, 10, "see the server's log")
+    return None
 
 
 def _from_http(request: Request, error: HTTPException) -> ApiError:

@@ -29,16 +29,14 @@ _PREFIX = "RAG_SERVE_"
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def hash_api_key(key: str | bytes) -> str:
+def hash_api_key(key: str) -> str:
     """The stored form of an API key: hex sha256 of its UTF-8 bytes.
 
     Example:
         >>> hash_api_key("secret")[:16]
         '2bb80d537b1da3e3'
     """
-    return hashlib.sha256(
-        key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass")
-    ).hexdigest()
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def _check_hash(key: str) -> str:
@@ -50,6 +48,10 @@ def _check_hash(key: str) -> str:
             "printf %s KEY | sha256sum"
         )
     return key_hash
+
+
+_KeyHash = Annotated[str, AfterValidator(_check_hash)]
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class ServeSettings(BaseSettings, OpenSettings):
@@ -97,17 +99,11 @@ class ServeSettings(BaseSettings, OpenSettings):
     conversions: int = Field(
         2, ge=1, le=4, description="uploads whose files are converted at a time, over all workers"
     )
-    timeout_s: float = Field(
-        30.0,
-        gt=0,
-        allow_inf_nan=False,
-        description="a request that takes longer is answered with 504",
+    timeout_s: _Seconds = Field(
+        30.0, description="a request that takes longer is answered with 504"
     )
-    drain_timeout_s: float = Field(
-        30.0,
-        gt=0,
-        allow_inf_nan=False,
-        description="longest wait for accepted requests at shutdown",
+    drain_timeout_s: _Seconds = Field(
+        30.0, description="longest wait for accepted requests at shutdown"
     )
 
     queue_size: int = Field(
@@ -115,7 +111,7 @@ class ServeSettings(BaseSettings, OpenSettings):
     )
     batch_max_size: int = Field(16, ge=1, description="most questions in one batch")
 
-    api_keys: Annotated[tuple[Annotated[str, AfterValidator(_check_hash)], ...], NoDecode] = Field(
+    api_keys: Annotated[tuple[_KeyHash, ...], NoDecode] = Field(
         (),
         description="sha256 of each accepted API key (printf %s KEY | sha256sum); none: open to all",
     )

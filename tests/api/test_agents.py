@@ -1,11 +1,11 @@
 """Search for agents, and scores of texts, by the clients of the field."""
 
+import json
 from typing import Any
 
 import pytest
 
-from serve.settings import hash_api_key
-from tests.api.fakes import PASSAGES, FakePipeline, running
+from tests.api.fakes import ADMIN, PASSAGES, FakePipeline, posted, running
 
 pytestmark = pytest.mark.anyio
 QUERY = "Where does the Danube rise?"
@@ -32,10 +32,10 @@ def search_r1_text(retrieval_result: list[dict[str, Any]]) -> str:
 
 async def test_search_r1_reads_titles_and_texts():
     async with running() as client:
-        body = (await client.post("/retrieve", json=search_r1_payload([QUERY], 2))).json()
-        bare = (await client.post("/retrieve", json={"queries": [QUERY], "topk": 2})).json()
-        none = (await client.post("/retrieve", json=search_r1_payload([]))).json()
-        default = (await client.post("/retrieve", json={"queries": [QUERY], "topk": None})).json()
+        body = await posted(client, "/retrieve", **search_r1_payload([QUERY], 2))
+        bare = await posted(client, "/retrieve", queries=[QUERY], topk=2)
+        none = await posted(client, "/retrieve", **search_r1_payload([]))
+        default = await posted(client, "/retrieve", queries=[QUERY], topk=None)
     assert list(body) == ["result"]
     (hits,) = body["result"]
     assert [list(hit) for hit in hits] == [["document", "score"]] * 2
@@ -64,8 +64,7 @@ async def test_many_queries_are_answered_in_order_and_alike_whoever_else_asks():
 
 async def test_a_query_that_cannot_be_searched_for_leaves_the_others_their_hits():
     queries = [QUERY, " ", "a\0b", "\ud800", "w" * 1001, "Rhine"]
-    content = str(search_r1_payload(queries)).replace("'", '"').replace("True", "true")
-    content = content.replace("\\x00", "\\u0000")
+    content = json.dumps(search_r1_payload(queries))
     headers = {"Content-Type": "application/json"}
     async with running() as client:
         body = (await client.post("/retrieve", content=content, headers=headers)).json()
@@ -77,30 +76,21 @@ async def test_a_query_that_cannot_be_searched_for_leaves_the_others_their_hits(
 
 async def test_texts_are_put_in_order_for_clients_of_cohere_jina_and_tei():
     documents = ["ab", {"text": "abcdef", "title": "T"}, "cd", "abcd"]
-    texts = ["ab", "abcdef", "cd", "abcd"]
+    tei = {"query": QUERY, "texts": ["ab", "abcdef", "cd", "abcd"]}
+    cohere = {"query": QUERY, "documents": documents, "top_n": 3, "return_documents": True}
     async with running() as client:
-        whole = await client.post(
-            "/v1/rerank",
-            json={"query": QUERY, "documents": documents, "top_n": 3, "return_documents": True},
-        )
-        tei = await client.post("/rerank", json={"query": QUERY, "texts": texts})
-        raw = await client.post(
-            "/rerank",
-            json={"query": QUERY, "texts": texts, "raw_scores": True, "return_text": True},
-        )
-    results = whole.json()["results"]
-    assert [result["index"] for result in results] == [1, 3, 0]
-    assert [result["document"] for result in results] == [
-        {"text": "abcdef"},
-        {"text": "abcd"},
-        {"text": "ab"},
-    ]
+        whole = await posted(client, "/v1/rerank", **cohere)
+        ranks = (await client.post("/rerank", json=tei)).json()
+        options = {"raw_scores": True, "return_text": True}
+        raw = (await client.post("/rerank", json={**tei, **options})).json()
+    results = whole["results"]
+    shown = [(result["index"], result["document"]["text"]) for result in results]
+    assert shown == [(1, "abcdef"), (3, "abcd"), (0, "ab")]
     expected = [0.952574, 0.880797, 0.731059]  # of the log-odds 3, 2 and 1
     assert [result["relevance_score"] for result in results] == pytest.approx(expected, abs=1e-6)
-    assert [(rank["index"], list(rank)) for rank in tei.json()] == [
-        (index, ["index", "score"]) for index in (1, 3, 0, 2)
-    ]
-    assert raw.json()[0] == {"index": 1, "score": 3.0, "text": "abcdef"}
+    assert [rank["index"] for rank in ranks] == [1, 3, 0, 2]
+    assert list(ranks[0]) == ["index", "score"]
+    assert raw[0] == {"index": 1, "score": 3.0, "text": "abcdef"}
 
 
 async def test_similarities_of_token_vectors_are_no_probabilities():
@@ -127,9 +117,7 @@ async def test_similarities_of_token_vectors_are_no_probabilities():
     ],
 )
 async def test_a_server_with_keys_asks_for_one(path: str, body: dict[str, Any]):
-    async with running(api_keys=(hash_api_key("sesame"),)) as client:
-        refused = await client.post(path, json=body)
-        answered = await client.post(
-            path.rstrip("/"), json=body, headers={"Authorization": "Bearer sesame"}
-        )
+    async with running(api_keys=ADMIN) as client:
+        refused = await client.post(path, json=body, headers={"X-API-Key": ""})
+        answered = await client.post(path.rstrip("/"), json=body)
     assert (refused.status_code, answered.status_code) == (401, 200)

@@ -11,9 +11,7 @@ import pytest
 
 from rag.core.errors import ReaderError
 from rag.core.types import Answer, AnswerSet, Evidence, Location
-from serve.app import create_app
-from serve.settings import hash_api_key
-from tests.api.fakes import BEARING, PROMISED, FakePipeline, listening, running, settings
+from tests.api.fakes import ADMIN, BEARING, KEY, PROMISED, FakePipeline, posted, running, serving
 
 QUESTION = "Where does the Danube rise?"
 MODEL = "openqa-rag"
@@ -41,17 +39,30 @@ class ThreeCitations(FakePipeline):
 
 @pytest.fixture
 def client() -> Iterator[openai.OpenAI]:
-    app = create_app(settings(api_keys=[hash_api_key("sesame")]), lambda _: FakePipeline())
-    with listening(app) as url:
-        yield openai.OpenAI(base_url=f"{url}/v1", api_key="sesame", max_retries=0)
+    with serving(api_keys=ADMIN) as url:
+        yield openai.OpenAI(base_url=f"{url}/v1", api_key="admin", max_retries=0)
 
 
 def user(text: Any) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
+def assistant(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
 def complete(client: openai.OpenAI, *messages: dict[str, Any], **values: Any) -> Any:
     return client.chat.completions.create(**{"model": MODEL, "messages": list(messages), **values})
+
+
+def said(client: openai.OpenAI, question: str) -> str:
+    """The text of the reply to a question."""
+    content: str = complete(client, user(question)).choices[0].message.content
+    return content
+
+
+def streamed(chunks: Any) -> str:
+    return "".join(each.choices[0].delta.content or "" for each in chunks if each.choices)
 
 
 def test_an_answer_with_its_sources(client: openai.OpenAI) -> None:
@@ -78,9 +89,8 @@ def test_a_stream_has_the_same_text_and_sources(client: openai.OpenAI) -> None:
     chunks = list(
         complete(client, user(QUESTION), stream=True, stream_options={"include_usage": True})
     )
-    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
-    assert deltas[0].role == "assistant"
-    assert "".join(delta.content or "" for delta in deltas) == whole.choices[0].message.content
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert streamed(chunks) == whole.choices[0].message.content
     assert chunks[-2].choices[0].finish_reason == "stop"
     assert chunks[-2].sources == whole.sources
     assert chunks[-1].usage == whole.usage
@@ -108,7 +118,7 @@ class Speaking(FakePipeline):
 
 def test_words_are_sent_while_a_model_writes_them() -> None:
     pipeline = Speaking()
-    with listening(create_app(settings(), lambda _: pipeline)) as url:
+    with serving(pipeline) as url:
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         options = {"include_usage": True}
         stream = iter(complete(client, user(QUESTION), stream=True, stream_options=options))
@@ -117,8 +127,7 @@ def test_words_are_sent_while_a_model_writes_them() -> None:
         assert not pipeline.may_end.is_set()
         pipeline.may_end.set()
         chunks = list(stream)
-        text = "".join(each.choices[0].delta.content or "" for each in chunks if each.choices)
-        spoken, footnote = text.split("\n\n")
+        spoken, footnote = streamed(chunks).split("\n\n")
         assert (spoken.rstrip(), footnote[:12]) == ("the Black Forest [1].", "[1] [Danube]")
         assert chunks[-2].sources[0]["title"] == "Danube"
         assert chunks[-1].usage.completion_tokens > 8
@@ -127,23 +136,20 @@ def test_words_are_sent_while_a_model_writes_them() -> None:
             list(complete(client, user(QUESTION), stream=True))
         # A limit of tokens needs the whole reply, and so does a request without a stream.
         whole = complete(client, user(QUESTION), max_tokens=3, stream=True)
-        assert "".join(each.choices[0].delta.content or "" for each in whole) == "the Black Forest"
+        assert streamed(whole) == "the Black Forest"
 
 
 def test_a_question_for_yes_or_no_gets_the_passage_that_bears_on_it(client: openai.OpenAI) -> None:
-    first = complete(client, user(BEARING))
-    lead, quote, _ = first.choices[0].message.content.split("\n\n")
+    first = said(client, BEARING)
+    lead, quote, _ = first.split("\n\n")
     assert lead.endswith("cannot tell. The passage that bears on it [1]:")
     assert quote == "> The Rhine begins in the Swiss Alps and flows north to the North Sea."
-    said = {"role": "assistant", "content": first.choices[0].message.content}
-    assert (
-        complete(client, user(BEARING), said, user("And the Danube?")).question != "And the Danube?"
-    )
+    following = complete(client, user(BEARING), assistant(first), user("And the Danube?"))
+    assert following.question != "And the Danube?"
 
 
 def test_no_answer_is_stated_with_the_best_guess(client: openai.OpenAI) -> None:
-    content = complete(client, user("Who invented the telephone?")).choices[0].message.content
-    assert content.startswith(
+    assert said(client, "Who invented the telephone?").startswith(
         "No answer found in the passages (88% sure of that).\n\nBest guess: the western edge [1] (6% sure)."
     )
     reply = complete(client, user("Is there anything at all?"))
@@ -152,9 +158,7 @@ def test_no_answer_is_stated_with_the_best_guess(client: openai.OpenAI) -> None:
 
 
 def test_a_promise_is_told_and_withholds_what_is_not_sure_enough(client: openai.OpenAI) -> None:
-    given, withheld = (
-        complete(client, user(question)).choices[0].message.content for question in PROMISED
-    )
+    given, withheld = (said(client, question) for question in PROMISED)
     assert given.startswith("two small rivers [1]\n\nPromised: at most 10% of the given answers")
     assert withheld.startswith("No answer is sure enough for what is promised.\n\nBest guess:")
     assert "at most 20% of questions without an answer get one (95% sure, 61% of 150" in withheld
@@ -163,31 +167,28 @@ def test_a_promise_is_told_and_withholds_what_is_not_sure_enough(client: openai.
 @pytest.mark.anyio
 async def test_a_follow_up_is_read_alone() -> None:
     pipeline = FakePipeline()
+    question = "And how long is it?"
     async with running(pipeline) as client:
-        messages = [user(QUESTION), user("And how long is it?")]
-        reply = (await client.post("/v1/chat/completions", json={"messages": messages})).json()
-    assert pipeline.batches[-1] == ["And how long is it?"]
-    assert (pipeline.contexts[-1], reply["question"]) == (
-        QUESTION,
-        f"{QUESTION} And how long is it?",
-    )
+        messages = [user(QUESTION), user(question)]
+        reply = await posted(client, "/v1/chat/completions", messages=messages)
+    assert pipeline.batches[-1] == [question]
+    assert pipeline.contexts[-1] == QUESTION
+    assert reply["question"] == f"{QUESTION} {question}"
 
 
 def test_a_follow_up_question_is_searched_for_behind_the_one_before_it(
     client: openai.OpenAI,
 ) -> None:
-    history, understood = [user(QUESTION)], QUESTION
+    history = [user(QUESTION)]
+    understood = QUESTION
     for question in ("And how long is it?", "Its source?"):
         first = complete(client, *history).choices[0].message.content
-        history += [
-            {"role": "assistant", "content": first},
-            user([{"type": "text", "text": question}]),
-        ]
+        history += [assistant(first), user([{"type": "text", "text": question}])]
         reply = complete(client, *history)
         understood += f" {question}"
         assert reply.question == understood
         assert f"\n\nQuestion as understood: {understood}\n\n" in reply.choices[0].message.content
-    other = complete(client, *history, {"role": "assistant", "content": "…"}, user(QUESTION))
+    other = complete(client, *history, assistant("…"), user(QUESTION))
     assert other.question == QUESTION
     assert "understood" not in other.choices[0].message.content
 
@@ -197,19 +198,17 @@ def test_a_greeting_is_no_question(client: openai.OpenAI) -> None:
         reply = complete(client, user(greeting))
         assert reply.choices[0].message.content.startswith("Ask a question")
         assert (reply.sources, reply.confidence) == ([], None)
-    history = [user("Hello"), {"role": "assistant", "content": "Ask a question"}]
+    history = [user("Hello"), assistant("Ask a question")]
     assert complete(client, *history, user("And its length?")).question == "And its length?"
 
 
 def test_a_conversation_that_cannot_be_used_costs_nothing(client: openai.OpenAI) -> None:
-    turns = [user("Who wrote it?"), {"role": "assistant", "content": "Johann \ud800Bach"}]
-    body = json.dumps(
-        {"model": MODEL, "stream": None, "messages": [*turns, user("Where was he born?")]}
-    )
-    headers = {"Content-Type": "application/json", "Authorization": "Bearer sesame"}
+    turns = [user("Who wrote it?"), assistant("Johann \ud800Bach"), user("Where was he born?")]
+    body = json.dumps({"model": MODEL, "stream": None, "messages": turns})
+    headers = {"Content-Type": "application/json", **KEY}
     reply = httpx.post(f"{client.base_url}chat/completions", content=body, headers=headers)
     assert reply.status_code == 200, reply.text
-    long = [user("Johann " * 3000), {"role": "assistant", "content": "Swiss"}, user("And his?")]
+    long = [user("Johann " * 3000), assistant("Swiss"), user("And his?")]
     assert complete(client, *long).question == "And his?"
 
 
@@ -231,9 +230,7 @@ def test_wrong_requests_have_errors_that_the_client_knows(client: openai.OpenAI)
 @pytest.mark.anyio
 async def test_every_citation_has_a_footnote_with_page_and_link() -> None:
     async with running(ThreeCitations()) as client:
-        reply = (
-            await client.post("/v1/chat/completions", json={"messages": [user("How many?")]})
-        ).json()
+        reply = await posted(client, "/v1/chat/completions", messages=[user("How many?")])
     lines = reply["choices"][0]["message"]["content"].split("\n")
     assert lines[0] == "ten [1][2][3][4]"
     assert lines[2] == "Note: the passages that it cites do not say it."
@@ -253,9 +250,7 @@ async def test_every_citation_has_a_footnote_with_page_and_link() -> None:
     [
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
         ("tool_choice", "required"),
-        ("functions", [{"name": "f"}]),
         ("response_format", {"type": "json_object"}),
-        ("response_format", {"type": "json_schema", "json_schema": {}}),
         ("stop", ["."]),
         ("logprobs", True),
         ("logit_bias", {"1": 2}),
@@ -288,5 +283,5 @@ def test_the_length_of_a_reply_is_obeyed(client: openai.OpenAI, name: str) -> No
         assert whole.choices[0].message.content.startswith(reply.choices[0].message.content)
         assert reply.choices[0].finish_reason == ("length" if most < total else "stop")
     chunks = list(complete(client, user(QUESTION), stream=True, **{name: 2}))
-    assert "".join(c.choices[0].delta.content or "" for c in chunks) == "the Black"
+    assert streamed(chunks) == "the Black"
     assert chunks[-1].choices[0].finish_reason == "length"

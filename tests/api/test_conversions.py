@@ -13,13 +13,11 @@ from serve import conversions
 from serve.app import create_app
 from serve.conversions import Conversions
 from serve.errors import ApiError
-from serve.settings import hash_api_key
-from tests.api.fakes import FakePipeline, listening, running, settings, until
+from tests.api.fakes import ADMIN, KEY, FakePipeline, listening, running, settings, until
 
 pytestmark = pytest.mark.anyio
 STUCK = (sys.executable, "-c", "import time; time.sleep(600)")
 FILES = [("a.md", b"# Title\n\nWords.")]
-KEYS = [hash_api_key(name) for name in ("one", "two")]
 
 
 @pytest.fixture
@@ -32,6 +30,12 @@ async def start(*calls: Any) -> list[asyncio.Task[Any]]:
     tasks = [asyncio.create_task(call) for call in calls]
     await asyncio.sleep(0.3)
     return tasks
+
+
+async def end(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_a_file_that_ends_its_converter_costs_no_other(
@@ -54,8 +58,7 @@ async def test_all_workers_share_the_slots(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ApiError) as refused:
         await workers[1].convert("1", FILES)
     assert (refused.value.status, refused.value.headers["Retry-After"]) == (503, "10")
-    first.cancel()
-    await asyncio.gather(first, return_exceptions=True)
+    await end(first)
     monkeypatch.undo()
     assert await workers[1].convert("1", FILES)
 
@@ -68,42 +71,29 @@ async def test_a_key_that_sends_many_leaves_room_for_others(tmp_path: Path) -> N
         await queue.convert("1", FILES)
     (other,) = await start(queue.convert("2", FILES))
     assert not other.done()
-    for task in (*tasks, other):
-        task.cancel()
-    await asyncio.gather(*tasks, other, return_exceptions=True)
+    await end(*tasks, other)
     assert {path.name for path in tmp_path.iterdir()} == {"slot-0"}
 
 
 @pytest.mark.usefixtures("stuck")
 async def test_reads_do_not_wait_for_conversions(tmp_path: Path) -> None:
-    async with running(api_keys=KEYS, index=str(tmp_path)) as client:
-        uploads = await start(
-            *(
-                client.post("/v1/documents", files={"f": FILES[0]}, headers={"X-API-Key": "one"})
-                for _ in range(6)
-            )
-        )
+    async with running(api_keys=ADMIN, index=str(tmp_path)) as client:
+        sending = [client.post("/v1/documents", files={"f": FILES[0]}) for _ in range(6)]
+        uploads = await start(*sending)
         started = time.monotonic()
-        reply = await client.get("/v1/passages/danube-1", headers={"X-API-Key": "two"})
+        reply = await client.get("/v1/passages/danube-1")
         assert (reply.status_code, time.monotonic() - started < 1.0) == (200, True)
         await until(lambda: sum(upload.done() for upload in uploads) == 2)
         refused = [upload.result() for upload in uploads if upload.done()]
-        for upload in uploads:
-            upload.cancel()
-        await asyncio.gather(*uploads, return_exceptions=True)
+        await end(*uploads)
     assert {(reply.status_code, reply.headers["retry-after"]) for reply in refused} == {(503, "10")}
 
 
 @pytest.mark.usefixtures("stuck")
 async def test_a_client_that_leaves_ends_its_conversion(tmp_path: Path) -> None:
-    app = create_app(settings(api_keys=KEYS, index=str(tmp_path)), lambda _: FakePipeline())
+    app = create_app(settings(api_keys=ADMIN, index=str(tmp_path)), lambda _: FakePipeline())
     with listening(app) as url:
-        async with httpx.AsyncClient(base_url=url) as client:
+        async with httpx.AsyncClient(base_url=url, headers=KEY, timeout=1.0) as client:
             with pytest.raises(httpx.ReadTimeout):
-                await client.post(
-                    "/v1/documents",
-                    files={"f": FILES[0]},
-                    headers={"X-API-Key": "one"},
-                    timeout=1.0,
-                )
+                await client.post("/v1/documents", files={"f": FILES[0]})
         await until(lambda: app.state.engine.conversions.uploads.total() == 0, 10)

@@ -7,33 +7,23 @@ import numpy as np
 import openai
 import pytest
 
-from serve.app import create_app
-from serve.settings import hash_api_key
-from tests.api.fakes import FakePipeline, listening, running, settings, until
+from tests.api.fakes import ADMIN, FakePipeline, running, serving, until
 
 MODEL = "openqa-rag"
 
 
 def test_vectors_of_questions_and_passages_in_both_encodings() -> None:
     pipeline = FakePipeline()
-    with listening(
-        create_app(settings(api_keys=[hash_api_key("sesame")]), lambda _: pipeline)
-    ) as url:
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="sesame", max_retries=0)
+    with serving(pipeline, api_keys=ADMIN) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="admin", max_retries=0)
         default = client.embeddings.create(model=MODEL, input=["a, b", "ccc"])  # it asks for base64
-        query = client.embeddings.create(
-            model=MODEL,
-            input="a",
-            encoding_format="float",
-            dimensions=3,
-            extra_body={"input_type": "query"},
-        )
+        options = {"encoding_format": "float", "dimensions": 3, "input_type": "query"}
+        query = client.embeddings.create(model=MODEL, input="a", extra_body=options)
         with pytest.raises(openai.NotFoundError, match="there is no model"):
             client.embeddings.create(model="text-embedding-3-small", input="a")
         pipeline.n_sides = 1
-        with pytest.raises(
-            openai.UnprocessableEntityError, match="no vectors of input_type"
-        ) as refused:
+        unprocessable = openai.UnprocessableEntityError
+        with pytest.raises(unprocessable, match="no vectors of input_type") as refused:
             client.embeddings.create(model=MODEL, input="a")
     vectors = [each.embedding for each in default.data]
     assert vectors == [[4.0, 0.0, np.float32(0.1)], [3.0, 0.0, np.float32(0.1)]]

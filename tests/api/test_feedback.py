@@ -10,7 +10,7 @@ import pytest
 from rag.data.questions import read_questions
 from serve import routes
 from serve.errors import ApiError
-from tests.api.fakes import running
+from tests.api.fakes import posted, refused, running
 
 QUESTION = "Where does the Danube rise?"
 
@@ -24,20 +24,19 @@ async def test_judgements_are_a_question_set(tmp_path: Path) -> None:
     path = tmp_path / "feedback.jsonl"
     async with running() as client:
         reply = await client.post("/v1/feedback", json=judged())
-        assert (reply.status_code, reply.json()["error"]["code"]) == (403, "feedback_disabled")
+        assert refused(reply) == (403, "feedback_disabled")
     async with running(feedback_file=path) as client:
         assert (await client.get("/page.json")).json()["feedback"] is True
         reply = await client.post("/v1/feedback", json=judged(passage_id="nowhere-1"))
-        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "passage_not_found")
+        assert refused(reply) == (404, "passage_not_found")
         for body in (
             judged(passage_id="danube-1"),
             judged("wrong", passage_id="danube-1"),
             judged("wrong", better_answer="Donaueschingen\u2028\n😀"),
         ):
-            reply = await client.post("/v1/feedback", json=body)
-            assert reply.status_code == 200, reply.text
+            kept = await posted(client, "/v1/feedback", **body)
     right, wrong, better = read_questions(path)
-    assert better.id == reply.json()["id"]
+    assert better.id == kept["id"]
     assert {right.text, wrong.text, better.text} == {QUESTION}
     assert (right.answers, right.gold_passage_ids) == (("the Black Forest",), ("danube-1",))
     assert (wrong.answers, wrong.gold_passage_ids) == ((), ())

@@ -3,22 +3,17 @@ folder.
 """
 
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 import rag
-from rag.pipeline import Pipeline
-from serve.app import create_app
-from serve.settings import ServeSettings, hash_api_key
 from tests import document_makers as make
-from tests.api.fakes import running, settings
+from tests.api.fakes import application, posted, refused, running
 
 pytestmark = pytest.mark.anyio
-KEY = {"X-API-Key": "admin"}
-
-
-def opened(given: ServeSettings) -> Pipeline:
-    return Pipeline.open(given.index, retriever="bm25", reader=False)
+Made = tuple[Path, Path]
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +39,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder, place / "index"
 
 
-def application(made: tuple[Path, Path], **values: object):
+def served(made: Made, **values: Any) -> Any:
+    """A client of a server that shows the files of a folder."""
     folder, index = made
-    return create_app(settings(index=index, files=folder, **values), open_pipeline=opened)
+    return running(app=application(index, files=folder, **values))
+
+
+async def first(client: httpx.AsyncClient, question: str) -> dict[str, Any]:
+    """The location of the best passage."""
+    result = await posted(client, "/v1/retrieve", question=question)
+    return dict(result["hits"][0]["location"])
 
 
 async def test_indexed_files_are_served_as_what_browsers_may_show(made):
-    app = application(made)
-    async with running(app=app) as client:
+    async with served(made) as client:
         assert (await client.get("/page.json")).json()["files"] is True
         text = await client.get("/v1/files/notes.md")
         assert (text.status_code, text.text) == (200, "# Rivers\n\nThe *Danube* rises.\n")
@@ -62,8 +63,8 @@ async def test_indexed_files_are_served_as_what_browsers_may_show(made):
         assert page.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
         sheet = await client.get("/v1/files/sheet.xlsx")
         assert sheet.headers["content-disposition"] == 'attachment; filename="sheet.xlsx"'
-        found = (await client.post("/v1/retrieve", json={"question": "Danube"})).json()["hits"][0]
-        assert (await client.get(f"/v1/files/{found['location']['path']}")).status_code == 200
+        path = (await first(client, "Danube"))["path"]
+        assert (await client.get(f"/v1/files/{path}")).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -88,8 +89,7 @@ async def test_indexed_files_are_served_as_what_browsers_may_show(made):
     ],
 )
 async def test_nothing_else_is_served(made, path: str):
-    app = application(made)
-    async with running(app=app) as client:
+    async with served(made) as client:
         reply = await client.get(f"http://test/v1/files/{path}")
         assert reply.status_code == 404, reply.text
         assert "secret" not in reply.text
@@ -98,29 +98,21 @@ async def test_nothing_else_is_served(made, path: str):
 
 async def test_a_file_that_was_sent_gives_no_way_to_one_of_its_name(made, tmp_path):
     folder, _ = made
-    index = tmp_path / "index"
-    rag.index(folder / "notes.md", index, retriever="bm25", threads=1)
-    app = application((folder, index), api_keys=(hash_api_key("admin"),))
-    async with running(app=app) as client:
-        assert (await client.get("/v1/files/notes.md")).status_code == 401
-        assert (await client.get("/v1/files/notes.md", headers=KEY)).status_code == 200
-        sent = await client.post(
-            "/v1/documents?wait=true", files={"f": ("later.txt", b"What I have.")}, headers=KEY
-        )
-        assert sent.status_code == 200, sent.text
-        hit = (
-            await client.post("/v1/retrieve", json={"question": "What I have"}, headers=KEY)
-        ).json()["hits"][0]
-        assert hit["location"]["path"] == "later.txt"
-        shown = await client.get("/v1/files/later.txt", headers=KEY)
-        assert (shown.status_code, shown.text) == (200, "# later\n\nWhat I have.\n")
-        text = (
-            "# Guide\n\nFirst.\n\n## Height\n\nTall.\n\n### Neck\n\nLong.\n\n## Food\n\nLeaves.\n"
-        )
-        await client.post(
-            "/v1/documents?wait=true", files={"f": ("guide.md", text.encode())}, headers=KEY
-        )
-        assert (await client.get("/v1/files/guide.md", headers=KEY)).text == text
+    rag.index(folder / "notes.md", tmp_path / "index", retriever="bm25", threads=1)
+    guide = "# Guide\n\nFirst.\n\n## Height\n\nTall.\n\n### Neck\n\nLong.\n\n## Food\n\nLeaves.\n"
+    async with served((folder, tmp_path / "index")) as client:
+        nobody = await client.get("/v1/files/notes.md", headers={"X-API-Key": ""})
+        assert nobody.status_code == 401
+        assert (await client.get("/v1/files/notes.md")).status_code == 200
+        for name, sent, shown in (
+            ("later.txt", "What I have.", "# later\n\nWhat I have.\n"),
+            ("guide.md", guide, guide),
+        ):
+            files = {"f": (name, sent.encode())}
+            reply = await client.post("/v1/documents?wait=true", files=files)
+            assert reply.status_code == 200, reply.text
+            assert (await client.get(f"/v1/files/{name}")).text == shown
+        assert (await first(client, "What I have"))["path"] == "later.txt"
 
 
 async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path):
@@ -135,12 +127,8 @@ async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path):
     ]
     (folder / "a b.pdf").write_bytes(make.pdf(pages, labels="0<</S/r>>1<</S/D>>"))
     rag.index(folder, index, retriever="bm25", threads=1)
-    app = application((folder, index))
-    async with running(app=app) as client:
-        hit = (await client.post("/v1/retrieve", json={"question": "second chapter"})).json()[
-            "hits"
-        ][0]
-        assert hit["location"]["page"] == "2"
+    async with served((folder, index)) as client:
+        assert (await first(client, "second chapter"))["page"] == "2"
         reply = await client.get("/v1/files/a%20b.pdf?page=2")
         assert (reply.status_code, reply.headers["location"]) == (303, "./a%20b.pdf#page=3")
         reply = await client.get("/v1/files/a%20b.pdf?page=ix")
@@ -151,5 +139,4 @@ async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path):
 
 async def test_it_is_off_unless_there_is_a_folder():
     async with running() as client:
-        reply = await client.get("/v1/files/notes.md")
-        assert (reply.status_code, reply.json()["error"]["code"]) == (403, "files_disabled")
+        assert refused(await client.get("/v1/files/notes.md")) == (403, "files_disabled")

@@ -11,14 +11,12 @@ import pytest
 
 import rag
 from serve.app import create_app
-from serve.settings import hash_api_key
 from serve.shelves import open_pipeline
-from tests.api.fakes import running, settings
+from tests.api.fakes import ADMIN, found, refused, running, settings
 from tests.support.verifying import WordVerifier
 
 pytestmark = pytest.mark.anyio
-KEY = {"X-API-Key": "admin"}
-BOUNDARY = "hostile"
+JSON = {"Content-Type": "application/json"}
 
 
 def nested(depth: int) -> str:
@@ -54,6 +52,15 @@ VALUES = {
     "object": '{"\\u0000": {"\\ud800": 1}}',
 }
 HOLE = '"<hole>"'
+
+
+def chat(*contents: Any, role: str = "user", **fields: Any) -> tuple[str, dict[str, Any]]:
+    """A chat whose first and every second message is of the user."""
+    roles = (role, "assistant", "user")
+    turns = [{"role": who, "content": text} for who, text in zip(roles, contents, strict=False)]
+    return "/v1/chat/completions", {**fields, "messages": turns}
+
+
 # name: route, and a body in which a value takes the place of the hole.
 BODIES = {
     "ask": ("/v1/ask", {"question": "<hole>"}),
@@ -73,48 +80,15 @@ BODIES = {
     "verify text": ("/v1/verify", {"text": "<hole>"}),
     "verify top_k": ("/v1/verify", {"claim": "Goethe wrote Faust.", "top_k": "<hole>"}),
     "verify filter": ("/v1/verify", {"claim": "Goethe wrote Faust.", "filter": "<hole>"}),
-    "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "<hole>"}]}),
-    "chat of parts": (
-        "/v1/chat/completions",
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": "<hole>"}]}]},
-    ),
-    "chat after": (
-        "/v1/chat/completions",
-        {
-            "messages": [
-                {"role": "user", "content": "<hole>"},
-                {"role": "assistant", "content": "<hole>"},
-                {"role": "user", "content": "And when?"},
-            ]
-        },
-    ),
-    "chat understood": (
-        "/v1/chat/completions",
-        {
-            "messages": [
-                {"role": "user", "content": "Who wrote Faust?"},
-                {"role": "assistant", "content": "Question as understood: a\0b \ud800"},
-                {"role": "user", "content": "<hole>"},
-            ]
-        },
-    ),
-    "chat role": ("/v1/chat/completions", {"messages": [{"role": "<hole>", "content": "Who?"}]}),
-    "chat model": (
-        "/v1/chat/completions",
-        {"model": "<hole>", "messages": [{"role": "user", "content": "Who?"}]},
-    ),
-    "chat filter": (
-        "/v1/chat/completions",
-        {"filter": "<hole>", "messages": [{"role": "user", "content": "Who?"}]},
-    ),
-    "chat field": (
-        "/v1/chat/completions",
-        {"user": "<hole>", "messages": [{"role": "user", "content": "Who?"}]},
-    ),
-    "chat stream": (
-        "/v1/chat/completions",
-        {"stream": "<hole>", "messages": [{"role": "user", "content": "Who?"}]},
-    ),
+    "chat": chat("<hole>"),
+    "chat of parts": chat([{"type": "text", "text": "<hole>"}]),
+    "chat after": chat("<hole>", "<hole>", "And when?"),
+    "chat understood": chat("Who?", "Question as understood: a\0b \ud800", "<hole>"),
+    "chat role": chat("Who?", role="<hole>"),
+    "chat model": chat("Who?", model="<hole>"),
+    "chat filter": chat("Who?", filter="<hole>"),
+    "chat field": chat("Who?", user="<hole>"),
+    "chat stream": chat("Who?", stream="<hole>"),
     "embeddings": ("/v1/embeddings", {"input": "<hole>"}),
     "embeddings of several": ("/v1/embeddings", {"input": ["a", "<hole>"]}),
     "embeddings of questions": ("/v1/embeddings", {"input": "<hole>", "input_type": "query"}),
@@ -171,12 +145,11 @@ async def client(made: tuple[Path, Path], tmp_path: Path) -> AsyncIterator[httpx
         index=index,
         files=folder,
         feedback_file=tmp_path / "feedback.jsonl",
-        api_keys=(hash_api_key("admin"),),
+        api_keys=ADMIN,
         verifier=WordVerifier(),
     )
 
     async with running(app=create_app(given, open_pipeline)) as started:
-        started.headers.update(KEY)
         yield started
 
 
@@ -204,7 +177,7 @@ async def test_no_value_breaks_a_route(client: httpx.AsyncClient) -> None:
         template = json.dumps(body)
         for name, value in VALUES.items():
             content = template.replace(HOLE, value).encode()
-            options = {"content": content, "headers": {"Content-Type": "application/json"}}
+            options = {"content": content, "headers": JSON}
             requests[f"{field}: {name}"] = ("POST", path, options)
     assert await outcomes(client, requests) == {}
     assert (await client.get("/readyz")).status_code == 200
@@ -226,15 +199,11 @@ async def test_no_document_breaks_the_index(client: httpx.AsyncClient) -> None:
             holder = document["metadata"] if field == "year" else document
             holder[field] = "<hole>"
             content = json.dumps({"documents": [document]}).replace(HOLE, value).encode()
-            options = {"content": content, "headers": {"Content-Type": "application/json"}}
+            options = {"content": content, "headers": JSON}
             requests[f"{field}: {name}"] = ("POST", "/v1/documents?wait=true", options)
     assert await outcomes(client, requests) == {}
-    listed = (await client.get("/v1/documents")).json()["documents"]
-    for document in listed:
-        found = await client.post(
-            "/v1/retrieve", json={"question": "Text", "filter": {"document": document["id"]}}
-        )
-        assert found.status_code == 200, found.text
+    for document in (await client.get("/v1/documents")).json()["documents"]:
+        await found(client, "Text", filter={"document": document["id"]})
 
 
 @pytest.mark.parametrize(
@@ -244,8 +213,8 @@ async def test_no_document_breaks_the_index(client: httpx.AsyncClient) -> None:
 )  # fmt: skip
 async def test_no_file_name_breaks_an_upload(client: httpx.AsyncClient, name: bytes) -> None:
     head = b'--%s\r\nContent-Disposition: form-data; name="file"; filename="%s"\r\n\r\n'
-    body = head % (BOUNDARY.encode(), name) + b"# Title\n\nText.\r\n--hostile--\r\n"
-    headers = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+    body = head % (b"hostile", name) + b"# Title\n\nText.\r\n--hostile--\r\n"
+    headers = {"Content-Type": "multipart/form-data; boundary=hostile"}
     sent = ("POST", "/v1/documents?wait=true", {"content": body, "headers": headers})
     assert await outcomes(client, {repr(name): sent}) == {}
 
@@ -261,5 +230,5 @@ async def test_a_nul_is_the_clients_mistake(
     if route == "/v1/feedback":
         body |= {"answer": "a", "verdict": "right"}
     reply = await client.post(route, json=body)
-    assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request")
+    assert refused(reply) == (422, "invalid_request")
     assert "has a NUL character" in reply.json()["error"]["message"]

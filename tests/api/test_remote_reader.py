@@ -13,7 +13,16 @@ from starlette.routing import Mount
 import rag
 from serve.app import create_app
 from serve.shelves import open_pipeline
-from tests.api.fakes import FakePipeline, listening, running, settings, until
+from tests.api.fakes import (
+    FakePipeline,
+    found,
+    listening,
+    posted,
+    refused,
+    running,
+    settings,
+    until,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -48,11 +57,10 @@ async def test_an_outage_of_the_model_stops_neither_the_start_nor_the_search(
         given = settings(index=tmp_path / "index", reader=reader)
         async with running(app=create_app(given, open_pipeline)) as client:
             assert (await client.get("/readyz")).status_code == 200
-            body = {"question": "Where does the Danube rise?"}
-            found = await client.post("/v1/retrieve", json=body)
-            assert (found.status_code, len(found.json()["hits"])) == (200, 1)
-            asked = await client.post("/v1/ask", json=body)
-            assert (asked.status_code, asked.json()["error"]["code"]) == (502, "reader_failed")
+            question = "Where does the Danube rise?"
+            assert len(await found(client, question)) == 1
+            asked = await client.post("/v1/ask", json={"question": question})
+            assert refused(asked) == (502, "reader_failed")
 
 
 async def test_questions_wait_for_the_reader_and_searches_do_not():
@@ -60,15 +68,10 @@ async def test_questions_wait_for_the_reader_and_searches_do_not():
     app = create_app(settings(queue_size=32), lambda _: service)
     async with running(app=app) as client:
         replies = [
-            asyncio.create_task(client.post("/v1/ask", json={"question": f"q{n}"}))
-            for n in range(8)
+            asyncio.create_task(posted(client, "/v1/ask", question=f"q{n}")) for n in range(8)
         ]
-        await until(
-            lambda: (
-                service.reading == 3 and app.state.engine.metrics.render().count(b"depth 5.0") == 1
-            )
-        )
-        search = client.post("/v1/retrieve", json={"question": "a"})
-        assert (await asyncio.wait_for(search, 10)).status_code == 200
+        await until(lambda: service.reading == 3)
+        await until(lambda: b"depth 5.0" in app.state.engine.metrics.render())
+        assert await asyncio.wait_for(found(client, "a"), 10)
         service.gate_of_reader.set()
-        assert [reply.status_code for reply in await asyncio.gather(*replies)] == [200] * 8
+        assert len(await asyncio.gather(*replies)) == 8

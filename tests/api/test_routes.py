@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from rag.core.types import AnswerSet, FirstStage, Hit
 from serve.engine import hit_json
-from tests.api.fakes import PASSAGES, FakePipeline, running
+from tests.api.fakes import PASSAGES, FakePipeline, posted, running
 
 pytestmark = pytest.mark.anyio
 QUESTION = "Where does the Danube rise?"
@@ -19,27 +19,16 @@ ANSWERS = TypeAdapter(AnswerSet)
 
 async def test_one_question_has_exactly_the_public_shape():
     async with running() as client:
-        response = await client.post("/v1/ask", json={"question": f"  {QUESTION} "})
-    assert response.status_code == 200
-    body = response.json()
-    assert list(body) == [
-        "question",
-        "answers",
-        "no_answer_confidence",
-        "index_version",
-        "timings_ms",
-        "certainty",
-    ]
+        body = await posted(client, "/v1/ask", question=f"  {QUESTION} ")
+    fields = {"question", "answers", "no_answer_confidence", "index_version", "timings_ms"}
+    assert body.keys() == fields | {"certainty"}
     assert (body["question"], body["certainty"]) == (QUESTION, "likely")
     answer = body["answers"][0]
     assert list(answer) == ["text", "score", "confidence", "evidence"]
-    assert list(answer["evidence"]) == ["passage_id", "title", "text", "start", "end", "score"]
     evidence = answer["evidence"]
-    assert (
-        evidence["text"][evidence["start"] : evidence["end"]]
-        == answer["text"]
-        == "the Black Forest"
-    )
+    assert list(evidence) == ["passage_id", "title", "text", "start", "end", "score"]
+    assert answer["text"] == "the Black Forest"
+    assert evidence["text"][evidence["start"] : evidence["end"]] == answer["text"]
     assert body["no_answer_confidence"] == 0.03
     assert body["index_version"] == "v1"
     assert list(body["timings_ms"]) == ["queue", "search", "read", "total"]
@@ -51,8 +40,8 @@ async def test_several_questions_are_answered_in_order():
     questions = ["Who invented the telephone?", QUESTION, QUESTION]
     service = FakePipeline()
     async with running(service) as client:
-        body = (await client.post("/v1/ask", json={"questions": questions, "n_best": 1})).json()
-        one = (await client.post("/v1/ask", json={"questions": [QUESTION]})).json()
+        body = await posted(client, "/v1/ask", questions=questions, n_best=1)
+        one = await posted(client, "/v1/ask", questions=[QUESTION])
     assert list(body) == ["results"]
     assert [result["question"] for result in body["results"]] == questions
     assert [len(result["answers"]) for result in body["results"]] == [1, 1, 1]
@@ -62,12 +51,8 @@ async def test_several_questions_are_answered_in_order():
 
 async def test_retrieve():
     async with running() as client:
-        one = (
-            await client.post("/v1/retrieve", json={"question": "the Danube", "top_k": 2})
-        ).json()
-        many = (
-            await client.post("/v1/retrieve", json={"questions": ["the Danube", "Rhine"]})
-        ).json()
+        one = await posted(client, "/v1/retrieve", question="the Danube", top_k=2)
+        many = await posted(client, "/v1/retrieve", questions=["the Danube", "Rhine"])
     assert list(one) == ["question", "hits", "index_version", "timings_ms"]
     assert list(one["hits"][0]) == ["passage_id", "title", "text", "score"]
     assert one["hits"][0]["passage_id"] == "danube-1"
@@ -148,12 +133,8 @@ async def test_the_access_log_has_fields_and_no_question(caplog):
     async with running() as client:
         await client.post("/v1/ask", json={"question": QUESTION}, headers={"X-Request-ID": "r1"})
     record = next(record for record in caplog.records if record.name == "serve.access")
-    assert (record.request_id, record.method, record.route, record.status) == (
-        "r1",
-        "POST",
-        "/v1/ask",
-        200,
-    )
+    logged = (record.request_id, record.method, record.route, record.status)
+    assert logged == ("r1", "POST", "/v1/ask", 200)
     assert record.n_questions == 1
     assert record.index_version == "v1"
     assert record.duration_ms >= record.queue_ms >= 0
@@ -198,23 +179,17 @@ async def test_openapi_is_valid_and_describes_requests_answers_and_errors():
 async def test_the_page_and_its_files_are_served_with_security_headers():
     async with running(example_questions=("Why?",)) as client:
         page = await client.get("/?q=Why")
-        for path, media_type in (
-            ("app.js", "text/javascript"),
-            ("icon.svg", "image/svg+xml"),
-        ):
+        for path, media_type in (("app.js", "text/javascript"), ("icon.svg", "image/svg+xml")):
             file = await client.get(f"/static/{path}")
-            assert (file.status_code, file.headers["content-type"].startswith(media_type)) == (
-                200,
-                True,
-            )
+            assert file.status_code == 200
+            assert file.headers["content-type"].startswith(media_type)
         for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/", "/static/x"):
             assert (await client.get(path)).status_code == 404
         about = (await client.get("/page.json")).json()
     assert "<h1>" in page.text
     policy = page.headers["content-security-policy"]
     assert "default-src 'none'" in policy
-    assert "unsafe" not in policy
-    assert "http" not in policy
+    assert not re.search("unsafe|http", policy)
     assert page.headers["x-content-type-options"] == "nosniff"
     assert page.headers["referrer-policy"] == "no-referrer"
     assert page.headers["cache-control"] == "no-cache"

@@ -17,7 +17,7 @@ import pytest
 from rag.core.errors import ArtifactError, ConfigError, ResourceError
 from serve.app import RUN_PREFIX
 from serve.run import bind, run_folder, run_server
-from tests.api.fakes import empty_index, settings
+from tests.api.fakes import empty_index, refused, settings
 
 ROOT = Path(__file__).parents[2]
 BEGIN = """
@@ -58,13 +58,9 @@ def _logging_as_before():
 
 @pytest.fixture
 def process(request, tmp_path):
+    program = getattr(request, "param", PROGRAM)
     started = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            getattr(request, "param", PROGRAM),
-            str(empty_index(tmp_path / "index")),
-        ],
+        [sys.executable, "-c", program, str(empty_index(tmp_path / "index"))],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -127,16 +123,12 @@ def test_hangup_reloads_and_termination_finishes_what_was_accepted(process, clie
     assert re.search(r"index in use: /.*/index", err)
 
 
-def errors_of(response: httpx.Response) -> tuple[int, str]:
-    return response.status_code, response.json()["error"]["code"]
-
-
 @pytest.mark.parametrize("process", [STUCK], indirect=True)
 def test_what_outlives_the_drain_is_refused_and_the_process_ends(process, client):
     ready(client, "v1")
     thread, answers = stop_while_asked(process, client)
     thread.join(60)
-    assert errors_of(answers[0]) == (503, "shutting_down")
+    assert refused(answers[0]) == (503, "shutting_down")
     _, err = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "Traceback" not in err
@@ -166,9 +158,8 @@ def test_what_a_killed_server_left_is_deleted(tmp_path, monkeypatch):
 def test_an_address_that_cannot_be_had_is_explained(tmp_path):
     with bind("127.0.0.1", 0) as taken:
         port, index = taken.getsockname()[1], empty_index(tmp_path / "index")
-        with pytest.raises(
-            ResourceError, match=rf"port {port} of '127\.0\.0\.1': Address already in use"
-        ):
+        message = rf"port {port} of '127\.0\.0\.1': Address already in use"
+        with pytest.raises(ResourceError, match=message):
             run_server(settings(port=port, index=index))
     for host in ("127.0..1", "192.0.2.1"):
         with pytest.raises(ResourceError, match=f"cannot listen on port 0 of '{host}'"):

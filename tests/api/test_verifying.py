@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.fakes import FakePipeline, running
+from tests.api.fakes import FakePipeline, posted, refused, running
 
 pytestmark = pytest.mark.anyio
 CLAIM = "The Danube rises in the Black Forest of Germany."
@@ -13,23 +13,22 @@ FALSE = "The Rhine never begins in the Swiss Alps."
 
 async def test_claims_texts_and_their_forms() -> None:
     async with running() as client:
-        one = await client.post("/v1/verify", json={"claim": CLAIM, "top_k": 2})
-        several = await client.post("/v1/verify", json={"claims": [FALSE, "Is it long?"]})
-        text = {"text": f"{CLAIM} However, it is long. Is it deep?"}
-        sentences = await client.post("/v1/verify", json=text)
+        verdict = await posted(client, "/v1/verify", claim=CLAIM, top_k=2)
+        several = await posted(client, "/v1/verify", claims=[FALSE, "Is it long?"])
+        text = f"{CLAIM} However, it is long. Is it deep?"
+        sentences = await posted(client, "/v1/verify", text=text)
         figures = (await client.get("/metrics")).text
-    verdict = one.json()
     assert verdict["label"] == "supported"
     assert verdict["index_version"] == "v1"
     assert {"queue", "retrieve", "judge", "total"} <= set(verdict["timings_ms"])
     start, end = verdict["evidence"]["supporting"][0]
     assert verdict["evidence"]["text"][start:end].startswith("The Danube rises in the Black Forest")
     assert len(verdict["path"]) == 2
-    refuted, question = several.json()["results"]
+    refuted, question = several["results"]
     assert refuted["label"] == "refuted"
     assert question["label"] == "not_judged"
     assert question["notice"] == "a question is no claim"
-    labels = [each["label"] for each in sentences.json()["results"]]
+    labels = [each["label"] for each in sentences["results"]]
     assert labels == ["supported", "not_judged", "not_judged"]
     assert 'rag_questions_total{kind="verify"} 6.0' in figures
 
@@ -61,6 +60,5 @@ async def test_a_server_without_verifier_says_so() -> None:
     pipeline.verifier = None
     async with running(pipeline) as client:
         reply = await client.post("/v1/verify", json={"claim": CLAIM})
-    assert reply.status_code == 501
-    assert reply.json()["error"]["code"] == "no_verifier"
+    assert refused(reply) == (501, "no_verifier")
     assert "/srv" not in reply.text

@@ -18,9 +18,8 @@ import rag
 from rag.bench.server_process import ServerProcess
 from rag.core.errors import ResourceError
 from serve import workers
-from serve.settings import hash_api_key
+from tests.api.fakes import ADMIN, KEY
 
-KEY = {"X-API-Key": "admin"}
 TWO = ["--workers", "2", "--retriever", "bm25"]
 
 
@@ -53,8 +52,7 @@ def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
 
 
 def test_workers_serve_change_and_die_together(index: Path) -> None:
-    settings = {"api_keys": hash_api_key("admin")}
-    with ServerProcess(index, arguments=TWO, settings=settings) as server:
+    with ServerProcess(index, arguments=TWO, settings={"api_keys": ADMIN[0]}) as server:
         address = f"http://{server.host}:{server.port}"
 
         def loads() -> float:
@@ -63,16 +61,13 @@ def test_workers_serve_change_and_die_together(index: Path) -> None:
 
         until(lambda: loads() == 2)
         sent = {"documents": [{"id": "elbe", "text": "The Elbe rises in the Giant Mountains."}]}
-        changed = httpx.post(
-            f"{address}/v1/documents?wait=true", json=sent, headers=KEY, timeout=60
-        )
+        changing = f"{address}/v1/documents?wait=true"
+        changed = httpx.post(changing, json=sent, headers=KEY, timeout=60)
         version = changed.json()["index_version"]
         until(lambda: loads() == 4)
         hits = ask_each(address, "/v1/retrieve", "Where does the Elbe rise?")
-        assert {(reply.status_code, reply.json()["index_version"]) for reply in hits} == {
-            (200, version)
-        }
-        assert all(reply.json()["hits"][0]["passage_id"] == "elbe-0" for reply in hits)
+        assert {reply.json()["index_version"] for reply in hits} == {version}
+        assert {reply.json()["hits"][0]["passage_id"] for reply in hits} == {"elbe-0"}
 
         before = children(server)
         assert len(before) == 2
@@ -94,11 +89,14 @@ def test_workers_serve_change_and_die_together(index: Path) -> None:
             os.kill(pid, 0)
 
 
-def test_a_stop_leaves_a_log_of_json_lines_alone(index: Path) -> None:
+def command_of(index: Path) -> list[str]:
     command = [sys.executable, "-m", "rag.cli.main", "serve", "--index", str(index), "--port", "0"]
-    server = subprocess.Popen(
-        [*command, *TWO], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return [*command, *TWO]
+
+
+def test_a_stop_leaves_a_log_of_json_lines_alone(index: Path) -> None:
+    pipe = subprocess.PIPE
+    server = subprocess.Popen(command_of(index), stdout=pipe, stderr=pipe, text=True)
     assert server.stdout is not None
     address = server.stdout.readline().split()[-1]
 
@@ -122,20 +120,8 @@ def test_workers_end_when_the_first_process_is_killed(index: Path) -> None:
 
 
 def test_a_worker_that_cannot_open_its_models_ends_the_server(index: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "rag.cli.main",
-        "serve",
-        "--index",
-        str(index),
-        "--port",
-        "0",
-        *TWO,
-    ]
-    ended = subprocess.run(
-        [*command, "--reader", str(index)], capture_output=True, text=True, timeout=120, check=False
-    )
+    command = [*command_of(index), "--reader", str(index)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == ResourceError.exit_code, ended.stderr
     assert "error: a worker could not open the index" in ended.stderr
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from serve.app import create_app
-from tests.api.fakes import FakePipeline, listening, settings
+from tests.api.fakes import FakePipeline, serving
 from tests.e2e.browser import BrowserMissing, start_browser
 
 EXAMPLES = (
@@ -36,7 +35,7 @@ def service() -> FakePipeline:
 
 @pytest.fixture(scope="session")
 def url(service: FakePipeline) -> Iterator[str]:
-    with listening(create_app(settings(example_questions=EXAMPLES), lambda _: service)) as address:
+    with serving(service, example_questions=EXAMPLES) as address:
         yield address
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from serve.app import create_app
-from tests.api.fakes import BEARING, EVIL, PROMISED, FakePipeline, listening, settings
+from tests.api.fakes import BEARING, EVIL, PROMISED, FakePipeline, serving
 
 QUESTION = "Where does the Danube rise?"
 
@@ -26,10 +25,8 @@ def test_ask_and_see_the_answer_with_its_evidence(page):
     assert page.texts(".card h3") == ["Danube", "Rhine"]
     assert page.text(".panel cite") == "Danube"
     assert page.texts(".alternatives button") == ["Donaueschingen", "the Swiss Alps"]
-    footer = page.text("#timings")
-    assert "index 3f9c2a71" in footer
-    assert "search 1.3 ms" in footer
-    assert "read 21 ms" in footer
+    for part in ("index 3f9c2a71", "search 1.3 ms", "read 21 ms"):
+        assert part in page.text("#timings")
     assert "the Black Forest" in page.text("#status")
     assert page.complaints() == []
 
@@ -42,11 +39,8 @@ def test_other_kinds_of_answers_are_shown_as_what_they_are(page):
     assert "which the reader cannot tell" in page.text(".panel")
     assert page.all(".alternatives") == page.all(".answer") == []
     page.ask("Does the Danube cross borders?")
-    assert (page.text(".answer"), page.texts(".card h3"), page.all("mark")) == (
-        "yes, ten",
-        ["Danube"],
-        [],
-    )
+    assert (page.text(".answer"), page.texts(".card h3")) == ("yes, ten", ["Danube"])
+    assert page.all("mark") == []
     assert "answer worded by the model" in page.text(".panel")
     page.ask(QUESTION)
     assert "worded by the model" not in page.text(".panel")
@@ -214,11 +208,8 @@ def test_share_link_history_and_examples(page):
     page.all("#examples button")[2].click()
     page.settled()
     assert page.text(".answer") == "mañana"
-    assert page.script("return [localStorage.length, sessionStorage.length, document.cookie]") == [
-        0,
-        0,
-        "",
-    ]
+    kept = page.script("return [localStorage.length, sessionStorage.length, document.cookie]")
+    assert kept == [0, 0, ""]
 
 
 def test_the_page_speaks_the_language_of_the_browser(page):
@@ -245,7 +236,7 @@ def test_the_page_speaks_the_language_of_the_browser(page):
 
 def test_errors_are_shown_with_a_way_out(page, driver, page_at):
     broken = FakePipeline(poison=["bad"])
-    with listening(create_app(settings(), lambda _: broken)) as address:
+    with serving(broken) as address:
         own = page_at(address).open()
         own.ask("bad")
         assert own.text(".error h2") == "The server failed to answer this request"

@@ -10,8 +10,7 @@ import rag
 from rag.core.types import Location
 from rag.pipeline import Pipeline
 from serve.app import create_app
-from serve.settings import hash_api_key
-from tests.api.fakes import FakePipeline, listening, settings
+from tests.api.fakes import ADMIN, FOLDERS, FakePipeline, listening, serving, settings
 
 QUESTION = "Where does the Danube rise?"
 
@@ -21,25 +20,20 @@ def test_a_folder_is_chosen_and_what_stands_around_a_passage_is_shown(driver, pa
         """Passages that have a place in a file."""
 
         def ask_many(self, questions, **options):
-            result = super().ask_many(questions, **options)
-            return [
-                replace(item, answers=tuple(self._located(answer) for answer in item.answers))
-                for item in result
-            ]
+            return [located(result) for result in super().ask_many(questions, **options)]
 
-        @staticmethod
-        def _located(answer):
-            return replace(
-                answer, evidence=replace(answer.evidence, location=Location("guide/rivers.md"))
-            )
+    def located(result):
+        answers = []
+        for answer in result.answers:
+            evidence = replace(answer.evidence, location=Location("guide/rivers.md"))
+            answers.append(replace(answer, evidence=evidence))
+        return replace(result, answers=tuple(answers))
 
     service = Located("v1")
-    with listening(create_app(settings(), lambda _: service)) as url:
+    with serving(service) as url:
         page = page_at(url)
         page.complaints()
-        page.open().until(
-            lambda: page.texts("#folder option") == ["all folders", "guide/", "guide/setup/"]
-        )
+        page.open().until(lambda: page.texts("#folder option") == ["all folders", *FOLDERS])
         page.ask(QUESTION)
         assert service.filters[-1] is None
         page.all("#folder")[0].send_keys("guide/")
@@ -73,7 +67,17 @@ def corpus(tmp_path_factory):
     )
 
 
-def test_a_source_is_a_link_to_its_file(driver, page_at, corpus):
+def assert_opened(page, text):
+    """A window was opened that shows a text; close it."""
+    driver = page.driver
+    page.until(lambda: len(driver.window_handles) == 2)
+    driver.switch_to.window(driver.window_handles[-1])
+    page.until(lambda: text in page.text("body"))
+    driver.close()
+    driver.switch_to.window(driver.window_handles[0])
+
+
+def test_a_source_is_a_link_to_its_file(page_at, corpus):
     folder, index = corpus
     app = create_app(settings(index=index, files=folder), open_pipeline=opened)
     with listening(app) as url:
@@ -86,16 +90,13 @@ def test_a_source_is_a_link_to_its_file(driver, page_at, corpus):
         link = page.all(".card .id a")[0]
         assert link.text == "my guide/rivers.md"
         link.click()
-        driver.switch_to.window(driver.window_handles[-1])
-        page.until(lambda: "The *Danube* rises" in page.text("body"))
-        driver.close()
-        driver.switch_to.window(driver.window_handles[0])
+        assert_opened(page, "The *Danube* rises")
         assert page.complaints() == []
 
 
 def test_with_a_key_files_are_added_and_opened(driver, page_at, corpus, tmp_path):
     folder, index = corpus
-    given = settings(index=index, files=folder, api_keys=(hash_api_key("admin"),))
+    given = settings(index=index, files=folder, api_keys=ADMIN)
     app = create_app(given, open_pipeline=opened)
     with listening(app) as url:
         page = page_at(url)
@@ -113,30 +114,19 @@ def test_with_a_key_files_are_added_and_opened(driver, page_at, corpus, tmp_path
         page.ask("How tall is the giraffe?")
         assert page.texts(".card .id")[0] == "zoo.md"
         page.all("#upload-files")[0].send_keys(f"{empty}")
-        page.until(
-            lambda: page.text("#upload-note").startswith("Nothing was added: empty.md: empty")
-        )
+        page.until(lambda: "Nothing was added: empty.md: empty" in page.text("#upload-note"))
         page.all("#upload-files")[0].send_keys(f"{added}\n{empty}")
-        page.until(
-            lambda: (
-                "Added: zoo.md (1 passage). Not added: empty.md: empty" in page.text("#upload-note")
-            )
-        )
+        note = "Added: zoo.md (1 passage). Not added: empty.md: empty"
+        page.until(lambda: note in page.text("#upload-note"))
         assert page.all("#upload")[0].is_enabled()
         page.complaints()  # the refusal is one
 
-        driver.execute_cdp_cmd(
-            "Browser.setDownloadBehavior",
-            {"behavior": "allow", "downloadPath": str(tmp_path / "got")},
-        )
+        downloads = {"behavior": "allow", "downloadPath": str(tmp_path / "got")}
+        driver.execute_cdp_cmd("Browser.setDownloadBehavior", downloads)
         page.ask("Where does Ulm lie?")
         page.all(".card .id a")[0].click()
         page.until(lambda: (tmp_path / "got" / "towns.html").exists())  # no markup is opened
         page.ask("Where does the Danube rise?")
         page.all(".card .id a")[0].click()
-        page.until(lambda: len(driver.window_handles) == 2)
-        driver.switch_to.window(driver.window_handles[-1])
-        page.until(lambda: "The *Danube* rises" in page.text("body"))
-        driver.close()
-        driver.switch_to.window(driver.window_handles[0])
+        assert_opened(page, "The *Danube* rises")
         assert page.complaints() == []

@@ -8,18 +8,16 @@ from starlette.routing import Route
 
 import rag
 from rag.data.questions import read_questions
-from rag.pipeline import Pipeline
 from serve.app import create_app
 from serve.settings import hash_api_key
-from tests.api.fakes import FOLDERS, FakePipeline, listening, settings
+from tests.api.fakes import ADMIN, FOLDERS, listening, serving, settings
+from tests.e2e.test_page_of_files import opened
 
 QUESTION = "Where does the Danube rise?"
 
 
-def test_a_server_with_keys_asks_for_one(page, driver, page_at):
-    with listening(
-        create_app(settings(api_keys=(hash_api_key("sésame-ключ"),)), lambda _: FakePipeline())
-    ) as address:
+def test_a_server_with_keys_asks_for_one(page, page_at):
+    with serving(api_keys=(hash_api_key("sésame-ключ"),)) as address:
         own = page_at(address).open()
         own.until(lambda: own.is_visible("#key"))
         own.ask(QUESTION)
@@ -40,28 +38,24 @@ def test_a_server_with_keys_asks_for_one(page, driver, page_at):
 
 def test_an_index_that_may_not_be_written_takes_no_files(page_at, tmp_path, monkeypatch):
     monkeypatch.setattr("serve.shelves.os.access", lambda *_: False)
-    served = settings(api_keys=(hash_api_key("admin"),), index=tmp_path)
-    with listening(create_app(served, lambda _: FakePipeline())) as address:
+    with serving(api_keys=ADMIN, index=tmp_path) as address:
         page = page_at(address).open()
         page.until(lambda: page.is_visible("#key"))
         page.all("#key")[0].send_keys("admin")
         assert not page.all("#upload")[0].is_enabled()
-        assert (
-            page.text("#upload-note")
-            == "Files cannot be added: its folder is read-only for this server."
-        )
+        reason = "its folder is read-only for this server"
+        assert page.text("#upload-note") == f"Files cannot be added: {reason}."
 
 
-def test_two_buttons_keep_a_judgement(page, driver, page_at, tmp_path):
+def test_two_buttons_keep_a_judgement(page, page_at, tmp_path):
     from selenium.webdriver.common.keys import Keys
 
     assert page.all(".feedback") == []
     path = tmp_path / "feedback.jsonl"
-    with listening(create_app(settings(feedback_file=path), lambda _: FakePipeline())) as address:
+    with serving(feedback_file=path) as address:
         page = page_at(address).open()
-        page.until(
-            lambda: "Answers from" in page.text("#tagline")
-        )  # the server's settings are there
+        # The server's settings are there.
+        page.until(lambda: "Answers from" in page.text("#tagline"))
         page.ask(QUESTION)
         assert page.texts(".feedback button") == ["Right", "Wrong"]
         page.all(".feedback button")[0].click()
@@ -76,11 +70,9 @@ def test_two_buttons_keep_a_judgement(page, driver, page_at, tmp_path):
     assert (better.answers, better.meta["shown_answer"]) == (("tomorrow",), "mañana")
 
 
-def test_a_proxy_may_serve_the_page_below_a_path(driver, page_at):
+def test_a_proxy_may_serve_the_page_below_a_path(page_at):
     with (
-        listening(
-            create_app(settings(example_questions=("Who?",)), lambda _: FakePipeline())
-        ) as behind,
+        serving(example_questions=("Who?",)) as behind,
         listening(below("/qa", behind)) as outside,
     ):
         page = page_at(outside)
@@ -104,15 +96,11 @@ def below(prefix: str, address: str) -> Starlette:
     async def forward(request: Request) -> Response:
         async with httpx.AsyncClient(base_url=address) as client:
             path = f"/{request.path_params['path']}?{request.url.query}"
-            reply = await client.request(
-                request.method,
-                path,
-                content=await request.body(),
-                headers={"Content-Type": request.headers.get("content-type", "")},
-            )
-        return Response(
-            reply.content, reply.status_code, {"Content-Type": reply.headers["content-type"]}
-        )
+            headers = {"Content-Type": request.headers.get("content-type", "")}
+            content = await request.body()
+            reply = await client.request(request.method, path, content=content, headers=headers)
+        media_type = reply.headers["content-type"]
+        return Response(reply.content, reply.status_code, media_type=media_type)
 
     return Starlette(routes=[Route(prefix + "/{path:path}", forward, methods=["GET", "POST"])])
 
@@ -133,10 +121,7 @@ def test_shelves_are_chosen_and_named(page_at, tmp_path):
         folder.mkdir(parents=True)
         (folder / "river.md").write_text(f"# River\n\nThe {name} rises in the {name} hills.\n")
         rag.index(folder, tmp_path / "shelves" / name, retriever="bm25", threads=1)
-    app = create_app(
-        settings(shelves=tmp_path / "shelves"),
-        lambda given: Pipeline.open(given.index, retriever="bm25"),
-    )
+    app = create_app(settings(shelves=tmp_path / "shelves"), opened)
     with listening(app) as address:
         page = page_at(address).open()
         page.until(lambda: page.is_visible("#shelf-row"))
