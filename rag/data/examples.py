@@ -236,22 +236,18 @@ class _MsMarcoTexts:
         self._passages = _texts(collection, passage_ids)
 
     def with_texts(self, row: Mapping[str, str]) -> dict[str, Any]:
-        """The record that a row of ids stands for."""
-        question_id = row["question_id"]
-        right = row["positive_id"]
-        wrong = row["negative_id"]
-        if question_id not in self._questions or not {right, wrong} <= self._passages.keys():
-            raise ValueError(
-                f"no text for question {question_id}, passage {right} or passage {wrong}"
-            )
-        return {
-            "question": self._questions[question_id],
-            "positive_ctxs": [self._context(right)],
-            "hard_negative_ctxs": [self._context(wrong)],
-        }
+        """The record that a row of ids stands for; a ValueError if an id has no text."""
+        try:
+            return {
+                "question": self._questions[row["question_id"]],
+                "positive_ctxs": [self._context(row["positive_id"])],
+                "hard_negative_ctxs": [self._context(row["negative_id"])],
+            }
+        except KeyError as error:
+            raise ValueError(f"no text for the id {error}") from error
 
     def _context(self, passage_id: str) -> dict[str, str]:
-        return {"passage_id": passage_id, "title": "", "text": self._passages[passage_id]}
+        return {"passage_id": passage_id, "text": self._passages[passage_id]}
 
 
 def _texts(path: Path, ids: set[str]) -> dict[str, str]:

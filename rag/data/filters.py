@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from rag.core.errors import ConfigError
 from rag.core.types import Value, as_unicode
-from rag.data.metadata import FILTER_FIELDS, digits_of, number_of, text_of
+from rag.data.metadata import FILTER_FIELDS, columns_of, number_of, text_of
 
 _COMPARISONS = {"gte": "greater_equal", "gt": "greater", "lte": "less_equal", "lt": "less"}
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# Columns in which equal values are looked up: the first that a value has.
+_EQUAL_BY = ("digits", "number", "text")
 _SIGNS = {">=": "gte", "<=": "lte", ">": "gt", "<": "lt"}
 _OPTION = re.compile(r"(?P<field>[^=<>]+)(?P<sign>>=|<=|=|>|<)(?P<value>.+)", re.DOTALL)
 _EXPECTED = 'expected an object such as {"path": "guide/*", "year": {"gte": 2020}}'
@@ -90,21 +93,16 @@ class Condition:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        texts = []
-        numbers = []
-        digits = []
+        # By what they are compared with: digits, a number or a text.
+        wanted: defaultdict[str, list[object]] = defaultdict(list)
         for value in self.values:
-            exact = digits_of(value)
-            number = number_of(value)
-            if exact is not None:
-                digits.append(exact)
-            elif number is not None:
-                numbers.append(number)
-            else:
-                texts.append(text_of(value))
-        is_equal = pc.is_in(values["text"], pa.array(texts, pa.string()))
-        is_equal = pc.or_(is_equal, pc.is_in(values["number"], pa.array(numbers, pa.float64())))
-        return pc.or_(is_equal, pc.is_in(values["digits"], pa.array(digits, pa.string())))
+            columns = columns_of(value)
+            name = next(name for name in _EQUAL_BY if columns[name] is not None)
+            wanted[name].append(columns[name])
+        matches = pa.scalar(False)
+        for name, found in wanted.items():
+            matches = pc.or_(matches, pc.is_in(values[name], pa.array(found)))
+        return matches
 
 
 def _compare(sign: str, texts: pa.Array, numbers: pa.Array, bound: Value) -> pa.Array:

@@ -225,11 +225,10 @@ def join_sentences(sentences: Iterable[str]) -> str:
 
 def listed_names(names: Iterable[str]) -> str:
     """Names for a message, which shows the first of them."""
-    shown = [str(name)[:40] or "(no name)" for name in names]
-    more = len(shown) - _MAX_SHOWN_NAMES
-    if more <= 0:
-        return ", ".join(shown)
-    return f"{', '.join(shown[:_MAX_SHOWN_NAMES])} and {more} more"
+    shortened = [str(name)[:40] or "(no name)" for name in names]
+    text = ", ".join(shortened[:_MAX_SHOWN_NAMES])
+    n_more = len(shortened) - _MAX_SHOWN_NAMES
+    return f"{text} and {n_more} more" if n_more > 0 else text
 
 
 def _is_strings(value: object) -> TypeGuard[Sequence[str]]:
