@@ -124,8 +124,8 @@ def _read_records(
         if not source.is_in_folder:
             raise
         reason = error.message.removeprefix(f"{source.name}: ")
-        record = BadRecord("no corpus", f"{reason}; name the field of the texts with --text-field")
-        report.add_bad(source.path, record, is_file=True)
+        remedy = "name the field of the texts with --text-field, or leave the file out"
+        report.add_bad(source.path, BadRecord("no corpus", f"{reason}; {remedy}"), is_file=True)
         return
     fields.check()
     if fields.layout and fields.layout not in report.notes:

@@ -67,7 +67,14 @@ class DocumentFields:
         return columns
 
     def documents(self, record: object, position: int) -> list[Document | BadRecord]:
-        """The documents of a record: one, or the paragraphs of an article of SQuAD."""
+        """The documents of a record: one, or the paragraphs of an article of SQuAD.
+
+        Raises:
+            NoTextError: as `document`; or the first record is no object.
+        """
+        if position == 1 and not isinstance(record, Mapping | BadRecord):
+            kind = type(record).__name__
+            raise NoTextError(f"{self._name}: the first record is no object, found {kind}")
         paragraphs = squad_paragraphs(record)
         rows = [record] if paragraphs is None else paragraphs
         return [self.document(row, position) for row in rows]

@@ -179,6 +179,7 @@ FILES = {
     "package.json": '{"name": "x"}',
     "settings.json": '{\n  "name": [1]\n}\n',
     "log.jsonl": '{"level": "info"}\n',
+    "numbers.json": "[1, 2]",
 }
 
 
@@ -190,6 +191,7 @@ FILES = {
         ("package.json rows.jsonl", ["1"], ["no corpus"]),
         ("package.json list.json", ["2"], ["no corpus"]),
         ("list.json settings.json", ["2"], ["no records in it"]),
+        ("numbers.json rows.jsonl", ["1"], ["no corpus"]),
         ("list.json log.jsonl rooms.csv rows.jsonl", ["2", "1"], ["no corpus"] * 2),
     ],
 )
