@@ -32,7 +32,10 @@ _PARAGRAPH = {"context": "Tesla was born in Smiljan.", "qas": [_ASKED, _IMPOSSIB
 SQUAD = {
     "version": "v2.0",
     "data": [
-        {"title": "Nikola_Tesla", "paragraphs": [{"context": "Unused.", "qas": []}, _PARAGRAPH]}
+        {
+            "title": "Nikola%20Tesla_%26_co",
+            "paragraphs": [{"context": "Unused.", "qas": []}, _PARAGRAPH],
+        }
     ],
 }
 
@@ -73,11 +76,8 @@ def test_shapes_of_answers(tmp_path: Path, fields: dict, answers: tuple[str, ...
 
 def test_dpr(tmp_path: Path) -> None:
     (question,) = read(tmp_path / "biencoder-nq-train.json", DPR_TRAIN)
-    assert (question.id, question.answers, question.gold_passage_ids) == (
-        "q1",
-        ("A", "B"),
-        ("17", "18"),
-    )
+    assert (question.id, question.answers) == ("q1", ("A", "B"))
+    assert question.gold_passage_ids == ("17", "18")
     assert question.meta["hard_negative_ctxs"][0]["passage_id"] == "3"
 
 
@@ -85,10 +85,11 @@ def test_squad_agrees_with_the_corpus_of_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "squad.json"
     first, second = read(path, SQUAD)
     assert (first.answers, first.answer_starts) == (("Smiljan", "in Smiljan"), (18, 15, 18))
-    assert first.gold[0].passage.title == "Nikola Tesla"
+    assert first.gold[0].passage.title == "Nikola Tesla & co"
     assert second.answers == ()
-    texts = {document.id: document.text for document in read_documents(path)}
-    assert texts[first.gold_passage_ids[0]] == first.gold[0].passage.text
+    documents = {document.id: document for document in read_documents(path)}
+    document = documents[first.gold_passage_ids[0]]
+    assert (document.title, document.text) == ("Nikola Tesla & co", first.gold[0].passage.text)
 
 
 def test_dpr_question_table(tmp_path: Path) -> None:
@@ -169,17 +170,11 @@ _SHAPES = [  # of fields that are other than expected
         ),
         ("q.jsonl", b'{"question": "a\\u0000"}\n', r"q\.jsonl:1: .*a NUL character"),
         ("q.jsonl", b'{"question": "a\\ud800"}\n', r"q\.jsonl:1: .*not valid Unicode"),
-        ("q.jsonl", b'{"question": "caf\xe9"}\n', r"q\.jsonl:1: not valid UTF-8"),
         ("q.jsonl", b'{"id": "x", "question": "a"}\n' * 2, r"jsonl:2: .*'x'.*jsonl:1"),
         (
             "q.json",
             b'[{"question": "a"}, {"answer": "b"}]',
             r"q\.json: record 2: no question: .* are answer",
-        ),
-        (
-            "q.json",
-            b'[{"question": "a"}, {"answ',
-            r"q\.json: malformed or truncated JSON after record 1",
         ),
         ("q.json", b'{"data": [{"title": "T", "paragraphs": [{"qas": [{}]}]}]}', "no context"),
         (
@@ -196,7 +191,6 @@ _SHAPES = [  # of fields that are other than expected
         ("q.csv", b"Frage,Antwort\nWo?,Oslo\n", "no column 'question' among Frage, Antwort"),
         ("q.txt", b"ok\ncaf\xe9\n", r"q\.txt:2: not valid UTF-8"),
         ("q.json", b"[]", "no questions"),
-        ("q.json.gz", gzip.compress(b'[{"question": "a"}]')[:-9], "damaged or truncated"),
         ("topics.txt", b"<top>\n<num> Number: 301\n<title> Crime\n</top>\n", "holds tags"),
         *(("q.jsonl", shape, r"q\.jsonl:1: ") for shape in _SHAPES),
     ],
