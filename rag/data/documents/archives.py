@@ -63,15 +63,13 @@ def book(data: bytes) -> Content:
     pieces: list[Piece] = []
     with open_archive(data) as archive:
         container = ElementTree.fromstring(archive.read("META-INF/container.xml"))
-        root_file = container.find(".//{*}rootfile")
-        package_path = "" if root_file is None else root_file.attrib["full-path"]
+        package_path = next(container.iterfind(".//{*}rootfile")).attrib["full-path"]
         package = ElementTree.fromstring(archive.read(package_path))
         for path in _chapters(package, posixpath.dirname(package_path)):
             if path in archive.namelist():
                 source, _ = decode(archive.read(path))
                 pieces += html.page(source).pieces
-    title = package.find(".//{*}title")
-    return Content("" if title is None else stated_title("".join(title.itertext())), pieces)
+    return Content(stated_title(package.findtext(".//{*}title", "")), pieces)
 
 
 def _chapters(package: Element, folder: str) -> Iterator[str]:

@@ -63,7 +63,7 @@ def kind_of(data: bytes, name: str) -> str:
         raise Unreadable("format not read", _SAVE)
     if by_name is None and _MAILBOX.match(data[:1024]):
         return "mbox"
-    if by_name is None or by_name in ("text", "man"):
+    if by_name in (None, "text", "man"):
         return "man" if _MANUAL_PAGE.search(data[: 1 << 16]) else "text"
     return by_name
 

@@ -24,6 +24,7 @@ _DIRECTIVES = {
     "m": "%m",
     "mmm": "%b",
     "mmmm": "%B",
+    "mmmmm": "%b",
     "d": "%d",
     "ddd": "%a",
     "dddd": "%A",
@@ -126,25 +127,25 @@ def _date(value: datetime.date, section: str) -> str:
         section = _TIME.sub("", section)
     tokens = _DATE_TOKEN.findall(section)
     units = [token.lower() for token in tokens if _is_unit(token)]
-    neighbours = ["", *units, ""]
-    n_before = 0
+    has_halves_of_day = "am/pm" in units
+    before = ""
     parts: list[str] = []
     for token in tokens:
         if not _is_unit(token):
             parts.append(_literal(token))
             continue
-        unit = units[n_before]
-        is_minute = neighbours[n_before].startswith("h") or neighbours[n_before + 2].startswith("s")
-        n_before += 1
+        unit = units.pop(0)
+        is_minute = before[:1] == "h" or "".join(units)[:1] == "s"
+        before = unit
+        directive = _DIRECTIVES.get(unit) or _DIRECTIVES[unit[0]]
         if unit in ("m", "mm") and is_minute:
-            text = value.strftime("%M")
-        elif unit == "mmmmm":
-            text = value.strftime("%B")[0]
-        elif unit[0] == "h" and "am/pm" in units:
-            text = value.strftime("%I")
-        else:
-            text = value.strftime(_DIRECTIVES.get(unit) or _DIRECTIVES[unit[0]])
-        if len(unit) == 1 and unit != "y":
+            directive = "%M"
+        elif unit[0] == "h" and has_halves_of_day:
+            directive = "%I"
+        text = value.strftime(directive)
+        if unit == "mmmmm":
+            text = text[0]
+        elif len(unit) == 1 and unit != "y":
             text = text.lstrip("0") or "0"
         parts.append(text)
     return "".join(parts).strip()
