@@ -189,11 +189,8 @@ def _without_articles(records: Iterable[PlacedRecord], path: str) -> Iterator[Pl
             yield record
             continue
         for paragraph in paragraphs:
-            evidence = {
-                "title": paragraph["title"],
-                "context": paragraph["context"],
-                "gold_passage_ids": [paragraph["id"]],
-            }
+            evidence = {name: paragraph[name] for name in ("title", "context")}
+            evidence["gold_passage_ids"] = [paragraph["id"]]
             for question in paragraph["qas"]:
                 count += 1
                 place = f"{path}: question {count}"

@@ -168,13 +168,10 @@ def _table_rows(stream: io.BufferedReader, path: str, columns: Columns) -> _Numb
 
 
 def _parquet_rows(path: str) -> _NumberedValues:
-    number = 0
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
-            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
+            batches = file.iter_batches(batch_size=_BATCH_ROWS)
+            yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not a readable Parquet file: {error}") from error
 
