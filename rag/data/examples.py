@@ -379,15 +379,15 @@ def _candidate(context: object, role: Role) -> Candidate:
 
 
 def _number(fields: Mapping[str, Any], name: str) -> float | None:
-    stated = fields.get(name)
-    if stated is None:
+    value = fields.get(name)
+    if value is None:
         return None
     try:
-        number = float(stated)
+        number = float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"the {name} of a passage is {stated!r}, expected a finite number")
+        raise ValueError(f"the {name} of a passage is {value!r}, expected a finite number")
     return number
 
 

@@ -100,8 +100,8 @@ class Condition:
             name = next(name for name in _EQUAL_BY if columns[name] is not None)
             wanted[name].append(columns[name])
         matches = pa.scalar(False)
-        for name, found in wanted.items():
-            matches = pc.or_(matches, pc.is_in(values[name], pa.array(found)))
+        for name, column_values in wanted.items():
+            matches = pc.or_(matches, pc.is_in(values[name], pa.array(column_values)))
         return matches
 
 
@@ -166,17 +166,17 @@ def parse_options(options: Iterable[str]) -> Filter | None:
     return parse_filter(fields)
 
 
-def _condition(name: str, stated: object) -> Condition:
-    if isinstance(stated, Mapping):
-        is_known = bool(stated) and stated.keys() <= _COMPARISONS.keys()
+def _condition(name: str, condition: object) -> Condition:
+    if isinstance(condition, Mapping):
+        is_known = bool(condition) and condition.keys() <= _COMPARISONS.keys()
         if not is_known or name in FILTER_FIELDS:
             raise FilterError(
-                f"the filter gives {name!r} the bounds {', '.join(map(str, stated)) or '(none)'}",
+                f"the filter gives {name!r} the bounds {', '.join(map(str, condition)) or '(none)'}",
                 hint=f"path and document have values, other fields also {', '.join(_COMPARISONS)}",
             )
-        bounds = [(sign, _checked(name, value)) for sign, value in stated.items()]
+        bounds = [(sign, _checked(name, value)) for sign, value in condition.items()]
         return Condition(name, bounds=tuple(bounds))
-    values = stated if isinstance(stated, list | tuple) else [stated]
+    values = condition if isinstance(condition, list | tuple) else [condition]
     checked = tuple(_checked(name, value) for value in values)
     size = sum(len(str(value)) for value in checked) if name == "path" else 0
     if not 0 < len(checked) <= _MAX_VALUES or size > _MAX_PATTERN:

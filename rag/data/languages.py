@@ -119,8 +119,8 @@ def detect_language(texts: Iterable[str]) -> str:
     letters = Counter[str]()
     for text in texts:
         beginning = text[:_LETTERS_OF_A_TEXT]
-        found, _ = classify(beginning)
-        letters[_VARIETIES.get(found, found)] += sum(map(str.isalpha, beginning))
+        code, _ = classify(beginning)
+        letters[_VARIETIES.get(code, code)] += sum(map(str.isalpha, beginning))
         if letters.total() >= _MOST_LETTERS:
             break
     for language, count in letters.most_common(1):

@@ -35,7 +35,7 @@ _TEXT_OF = {
     f"{_W}br": "\n",
     f"{_W}cr": "\n",
 }
-_HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
+_HEADING = re.compile(r"heading (\d)")
 _CODE_STYLES = ("html preformatted", "plain text", "preformatted text")
 # Styles may be based on each other in a circle.
 _MAX_BASES = 10
@@ -108,13 +108,10 @@ class _WordReader:
 
     def _paragraph(self, element: Any) -> Piece:
         styles = self._styles(element)
-        names = [str(style.name_val or "") for style in styles]
-        headings = filter(_HEADING.match, names)
-        name = next(headings, next(filter(None, names), ""))
+        names = [str(style.name_val or "").lower() for style in styles]
+        name = next(filter(None, names), "")
         text = _text(element)
-        heading = _HEADING.match(name)
-        name = name.lower()
-        if heading:
+        for heading in filter(None, map(_HEADING.match, names)):
             return Piece("heading", text, int(heading[1]))
         if name == "title":
             return Piece("heading", text, 1)

@@ -77,13 +77,13 @@ def sheet(cells: Iterable[Row]) -> Iterator[Piece]:
     headings: Grid = ()
     for block, following in pairwise([*blocks, []]):
         is_record = labels[_label(block[0])] > 1
-        found = None
+        headings_at = None
         if not is_record or narrow >= 2:
-            found = _headings_at(block, following, narrow)
-        if headings and found is None and not is_record and size(block[0]) > narrow:
+            headings_at = _headings_at(block, following, narrow)
+        if headings and headings_at is None and not is_record and size(block[0]) > narrow:
             yield from lines(headings, block)
             continue
-        first, end = found or (len(block), len(block))
+        first, end = headings_at or (len(block), len(block))
         n_titles = int(is_record or _is_title(block, first, following, narrow))
         if n_titles:
             yield Piece("heading", _text(block[0]), 2 if is_record else level)
@@ -159,8 +159,8 @@ def _is_title(block: Sequence[Row], first: int, following: Sequence[Row], narrow
         return False
     if n_cells == 1 and 0 < first < len(block):
         return True
-    found = _headings_at(following, (), narrow) if len(block) == 1 else None
-    return found is not None and found[0] == 0
+    headings_at = _headings_at(following, (), narrow) if len(block) == 1 else None
+    return headings_at is not None and headings_at[0] == 0
 
 
 def csv_table(text: str) -> Content:

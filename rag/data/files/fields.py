@@ -172,9 +172,9 @@ class DocumentFields:
         within = record.get("metadata")
         fields = {**within, **record} if isinstance(within, Mapping) else record
         names = dict.fromkeys([*self._metadata, GROUPS_FIELD])
-        found = {name: fields[name] for name in names if has_value(fields.get(name))}
-        self._absent_metadata.difference_update(found)
-        return found
+        metadata = {name: fields[name] for name in names if has_value(fields.get(name))}
+        self._absent_metadata.difference_update(metadata)
+        return metadata
 
 
 def _joined(value: object, title: str, record: Mapping[str, Any]) -> str | None:

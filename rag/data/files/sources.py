@@ -123,8 +123,8 @@ def find_sources(
             folder = _Folder(Path(path), exclude, report or ReadReport())
             sources += folder.sources(format, prefix, has_text_field=bool(text_field))
         else:
-            stated = groups_of_folder(Path(path).parent)
-            sources.append(Source(path, _format_of_input(path, format), labels[path], stated))
+            groups = groups_of_folder(Path(path).parent)
+            sources.append(Source(path, _format_of_input(path, format), labels[path], groups))
     return sources
 
 
@@ -211,18 +211,17 @@ class _Folder:
         if format == "auto":
             kind = "records" if self._holds_records(formats, has_text_field) else DOCUMENTS
         sources = []
-        for name, found in sorted(formats.items()):
+        for name, file_format in sorted(formats.items()):
             path = self._folder / name
-            if found in _ACCEPTED.get(kind, (kind,)):
-                read_as = DOCUMENTS if kind == DOCUMENTS else found
-                stated = self._groups_of(path)
-                sources.append(Source(str(path), read_as, prefix + name, stated, is_in_folder=True))
+            if file_format in _ACCEPTED.get(kind, (kind,)):
+                read_as = DOCUMENTS if kind == DOCUMENTS else file_format
+                groups = self._groups_of(path)
+                sources.append(Source(str(path), read_as, prefix + name, groups, is_in_folder=True))
                 continue
-            reason = found
-            if found in CORPUS_FORMATS:
-                reason = (
-                    f"{found}, in a folder of {kind}: index it on its own, or give --format {found}"
-                )
+            reason = file_format
+            if file_format in CORPUS_FORMATS:
+                remedy = f"index it on its own, or give --format {file_format}"
+                reason = f"{file_format}, in a folder of {kind}: {remedy}"
             self._report.ignored.append(f"{path} ({reason})")
         if not sources:
             expected = "any known format" if format == "auto" else f"format {format!r}"
@@ -235,9 +234,9 @@ class _Folder:
     def _groups_of(self, file: Path) -> Groups | None:
         """The groups that the nearest folder states."""
         for folder in file.parents:
-            stated = groups_of_folder(folder)
-            if stated is not None or folder == self._folder:
-                return stated
+            groups = groups_of_folder(folder)
+            if groups is not None or folder == self._folder:
+                return groups
         return None
 
     def _holds_records(self, formats: Mapping[str, str], has_text_field: bool) -> bool:
