@@ -24,6 +24,8 @@ from rag.data.documents.scans import recognised_lines
 
 # What PDFium writes for a hyphen at the end of a line.
 _HYPHENS = "\x02\ufffe"
+# At the end of a page, where PDFium sees no next line.
+_HYPHEN_OF_PAGE = re.compile(rf"(?:[{_HYPHENS}]|(?<=[^\W\d_])-)\Z")
 # Lead to the page number in a table of contents.
 _LEADERS = re.compile(r"(?:[.·…_] ?){4,}[\divxlcIVXLC]*\s*\Z")
 _PAGE_NUMBER = re.compile(
@@ -308,18 +310,13 @@ def _text_piece(block: Sequence[Line], labels: Sequence[str]) -> Piece:
     text = ""
     pages = [block[0].page]
     for line in block:
-        part = line.text.replace(PAGE_BREAK, " ").strip()
-        is_hyphenated = text != "" and text[-1] in _HYPHENS
+        separator = " "
         if line.page != pages[-1]:
             pages.append(line.page)
-            part = PAGE_BREAK + part
-            # PDFium marks the hyphens that it sees a next line of.
-            is_hyphenated = is_hyphenated or re.search(r"[^\W\d_]-\Z", text) is not None
-        if is_hyphenated:
-            text = text[:-1] + part
-        else:
-            text = f"{text} {part}" if text else part
-    text = re.sub(f"[{_HYPHENS}]\\s*", "", text)
+            text, is_hyphenated = _HYPHEN_OF_PAGE.subn("", text)
+            separator = PAGE_BREAK if is_hyphenated else f" {PAGE_BREAK}"
+        text += separator + line.text.replace(PAGE_BREAK, " ").strip()
+    text = re.sub(f"[{_HYPHENS}]\\s*", "", text.lstrip())
     on_pages = tuple(labels[page] for page in pages)
     if block[0].level:
         return Piece("heading", text, block[0].level, on_pages)
