@@ -49,13 +49,14 @@ def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
             )
         if not has_value(value):
             continue
+        plain: Value | tuple[Value, ...]
         if name == GROUPS_FIELD:
-            metadata.append((name, tuple(sorted(groups_of(value)))))
-            continue
-        if is_list(value):
-            metadata.append((name, tuple(_plain(name, item) for item in value)))
+            plain = tuple(sorted(groups_of(value)))
+        elif is_list(value):
+            plain = tuple(_plain(name, item) for item in value)
         else:
-            metadata.append((name, _plain(name, value)))
+            plain = _plain(name, value)
+        metadata.append((name, plain))
     return tuple(metadata)
 
 

@@ -49,8 +49,6 @@ def format_value(value: object, number_format: str = "General") -> str:
         >>> format_value(datetime.timedelta(hours=26, minutes=30), "[h]:mm")
         '26:30'
     """
-    if value is None:
-        return ""
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, int | float):

@@ -241,9 +241,11 @@ class _Folder:
 
     def _holds_records(self, formats: Mapping[str, str], has_text_field: bool) -> bool:
         """Whether the folder is one of records, not of documents among which tables may be."""
-        records = [name for name, format in formats.items() if format in RECORD_FORMATS]
+        records = []
         for name, format in formats.items():
-            if format == DOCUMENTS and PurePath(name).stem.lower() not in _ABOUT_DATA:
+            if format in RECORD_FORMATS:
+                records.append(name)
+            elif format == DOCUMENTS and PurePath(name).stem.lower() not in _ABOUT_DATA:
                 return False
         if has_text_field or any(formats[name] not in _ALSO_DOCUMENTS for name in records):
             return bool(records)

@@ -15,7 +15,6 @@ ACCOUNTING = '_-* #,##0.00\\ "€"_-;\\-* #,##0.00\\ "€"_-;_-* "-"??\\ "€"_-
 @pytest.mark.parametrize(
     ("value", "number_format", "expected"),
     [
-        (None, "General", ""),
         (True, "General", "TRUE"),
         (2.5, "General", "2.5"),
         (0.1 + 0.2, "General", "0.3"),
