@@ -83,13 +83,11 @@ def load_int8(path: Path) -> dict[str, torch.Tensor]:
     Raises:
         ArtifactError: the file is missing or damaged.
     """
-    stored = read_tensors(path)
-    tensors = {}
-    for name, tensor in stored.items():
-        if tensor.dtype == torch.int8:
-            tensors[name] = tensor.float() * stored[name + _SUFFIX][:, None]
-        elif not name.endswith(_SUFFIX):
-            tensors[name] = tensor
+    tensors = read_tensors(path)
+    for name in [name for name in tensors if name.endswith(_SUFFIX)]:
+        scale = tensors.pop(name)
+        name = name.removesuffix(_SUFFIX)
+        tensors[name] = tensors[name].float() * scale[:, None]
     return tensors
 
 

@@ -147,24 +147,19 @@ class GenerativeReader(Reader):
         for request in requests:
             values = self.search_scores(request)
             passages = request.passages
-            order = best_first(values)
-            numbers = [number for number in order if passages[number].text.strip()]
-            numbers = numbers[: settings.max_passages]
+            readable = [n for n in best_first(values) if passages[n].text.strip()]
+            numbers = readable[: settings.max_passages]
             chosen.append(numbers)
             texts.append([passages[number] for number in numbers])
-            best_scores = [values[number] for number in numbers]
-            scores.append(torch.tensor(best_scores) * settings.prior_scale)
+            of_best = torch.tensor([values[number] for number in numbers])
+            scores.append(of_best * settings.prior_scale)
         questions = [request.question for request in requests]
         rows = encode_rows(self.seq2seq.tokenizer, settings, questions, texts)
         sizes = [sum(map(len, passages)) for passages in rows]
-        readable = [number for number, size in enumerate(sizes) if size]
-        plan = plan_batches(
-            [sizes[number] for number in readable],
-            max_rows=len(readable),
-            max_tokens=_DECODED_TOKENS,
-        )
-        for places in plan:
-            batch = [readable[place] for place in places]
+        for batch in plan_batches(sizes, max_rows=len(sizes), max_tokens=_DECODED_TOKENS):
+            batch = [number for number in batch if sizes[number]]
+            if not batch:
+                continue
             with torch.inference_mode():
                 memory = self.seq2seq.encode([rows[b] for b in batch], settings.batch_tokens)
             yield _Batch(batch, [chosen[b] for b in batch], memory, [scores[b] for b in batch])
@@ -243,8 +238,14 @@ class GenerativeReader(Reader):
                 by_share = np.argsort(-np.array(hypothesis.weights), kind="stable")
                 order = [numbers[place] for place in by_share]
             text = self.seq2seq.words(hypothesis.ids)
-            span = _supported(text, hypothesis.score, passages, order)
-            spans.setdefault(normalize_answer(span.text) or span.text, span)
+            # In the first passage that contains it, in its spelling; else of the first.
+            places = ((number, find_span(text, passages[number].text)) for number in order)
+            standing = ((number, place) for number, place in places if place is not None)
+            number, place = next(standing, (order[0], None))
+            if place is not None:
+                text = passages[number].text[slice(*place)]
+            span = Span(text, hypothesis.score, number, place)
+            spans.setdefault(normalize_answer(text) or text, span)
         return list(spans.values())
 
 
@@ -253,14 +254,3 @@ def _likelihoods(ranked: Ranked) -> tuple[Float64, float]:
     if ranked.answers and ranked.null is None:
         return np.exp(np.minimum(ranked.scores, 0.0)), 0.0
     return confidences(ranked.scores, ranked.null, Calibration())
-
-
-def _supported(text: str, score: float, passages: Sequence[Passage], order: Sequence[int]) -> Span:
-    """The answer in the first passage by `order` that contains it, in its spelling; else of the
-    first.
-    """
-    for number in order:
-        place = find_span(text, passages[number].text)
-        if place is not None:
-            return Span(passages[number].text[slice(*place)], score, number, place)
-    return Span(text, score, order[0])

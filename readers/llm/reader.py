@@ -221,7 +221,7 @@ class LanguageModelReader(Reader):
         if self._second is None:
             return [None] * len(requests)
         with self._computing:
-            return self._second.read(requests, 1)
+            return self._second.read(requests, n_best=1)
 
     def _weighed(self, reading: Reading, other: AnswerSet | None) -> Reading:
         """The reading with its confidence, and with its agreement with another one."""
@@ -260,7 +260,7 @@ class LanguageModelReader(Reader):
             completion = complete()
         else:
             stream = ReplyStream(on_text, count)
-            completion = complete(on_text=stream.feed)
+            completion = complete(stream.feed)
             stream.end()
         try:
             statements = parse_reply(completion.text, settings.style)

@@ -67,8 +67,7 @@ def says(texts: Iterable[str], statement: str) -> bool:
         >>> says(["J. K. Smith was born on 1990-05-03."], "JK Smith's birth: May 3rd, 1990")
         True
     """
-    sought = _wording(statement)
-    said = _said(texts)
+    sought, said = _compared(texts, statement)
     has_numbers = all(forms & said for forms in sought.numbers)
     return has_numbers and len(sought.words & said) >= _LEAST_SHARE * len(sought.words)
 
@@ -80,20 +79,19 @@ def overlap(texts: Iterable[str], statement: str) -> float:
         >>> overlap(["It rises in Germany."], "It rises in Germany and Austria at 678 metres")
         0.4
     """
-    sought = _wording(statement)
-    said = _said(texts)
+    sought, said = _compared(texts, statement)
     found = len(sought.words & said) + sum(bool(forms & said) for forms in sought.numbers)
     whole = len(sought.words) + len(sought.numbers)
     return found / whole if whole else 1.0
 
 
-def _said(texts: Iterable[str]) -> set[str]:
-    """All words of texts, and all forms of their numbers."""
+def _compared(texts: Iterable[str], statement: str) -> tuple[_Wording, set[str]]:
+    """What a statement says; and all words of texts, with all forms of their numbers."""
     said = set[str]()
     for text in texts:
         wording = _wording(text)
         said |= wording.words.union(*wording.numbers)
-    return said
+    return _wording(statement), said
 
 
 def _wording(text: str) -> _Wording:

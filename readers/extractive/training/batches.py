@@ -87,11 +87,12 @@ class ReaderBatches:
         # The passages of all questions.
         self._passages = np.concatenate([question.passages for question in examples.questions])
         lengths = np.array([len(question.tokens) for question in examples.questions])
-        self._question_lengths = np.minimum(lengths, config.question_tokens)
-        self._title_lengths = np.minimum(examples.titles.lengths, config.title_tokens)
         nothing = np.zeros(0, np.int32)
-        self._special = examples.template.size(nothing, nothing)
-        around = int(self._question_lengths.max()) + config.title_tokens + self._special
+        special = examples.template.size(nothing, nothing)
+        # What stands around a text: beside which question, and under which title.
+        self._question_lengths = np.minimum(lengths, config.question_tokens) + special
+        self._title_lengths = np.minimum(examples.titles.lengths, config.title_tokens)
+        around = int(self._question_lengths.max()) + config.title_tokens
         shortest = min(stage.max_tokens for stage in config.stages)
         if shortest <= around:
             raise ConfigError(
@@ -115,7 +116,7 @@ class ReaderBatches:
         draw = generator(self.config.seed, 2, number)
         order = self._mixture(stage, draw)
         first = [self.examples.questions[question].passages[0] for question in order.tolist()]
-        around = self._question_lengths[order] + self._title_lengths[first] + self._special
+        around = self._question_lengths[order] + self._title_lengths[first]
         rows = around + self.examples.texts.lengths[first]
         full = draw.random(len(order)) < stage.full_fraction
         lengths = np.minimum(rows, np.where(full, stage.full_tokens, stage.max_tokens))

@@ -88,18 +88,15 @@ def _retrieved(
     part: TrainingSet, questions: Sequence[Question], *, may_lack: bool
 ) -> dict[str, tuple[Candidate, ...]] | None:
     """The retrieved passages of each question, by its text; None: the set has none."""
-    path = part.retrieved
     # Results of `rag retrieve`, and files of FiD, hold their passages themselves.
-    if path is None and "ctxs" in questions[0].meta:
-        path = part.questions
-    if path is None:
+    path = part.retrieved or ("ctxs" in questions[0].meta and part.questions)
+    if not path:
         return None
     texts = {question.text for question in questions}
     retrieved = {}
     for example in read_examples(path, needs="questions"):
-        candidates = example.of_role("retrieved")
-        if example.question in texts and candidates:
-            retrieved[example.question] = candidates
+        retrieved[example.question] = example.of_role("retrieved")
+    retrieved = {text: found for text, found in retrieved.items() if found and text in texts}
     if len(retrieved) < len(texts) / 2 and not may_lack:
         raise DataError(
             f"{path}: knows only {len(retrieved)} of {len(texts)} questions of {part.questions}",

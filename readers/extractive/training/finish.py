@@ -123,9 +123,9 @@ def export_trained(
     folder.mkdir(parents=True, exist_ok=True)
     floats = {}
     for name, tensor in weights.items():
-        module, _, rest = name.partition(".")
+        module, dot, rest = name.partition(".")
         if tensor.is_floating_point():
-            floats[f"{names.get(module, module)}.{rest}"] = tensor.float().contiguous()
+            floats[names.get(module, module) + dot + rest] = tensor.float().contiguous()
     with atomic_path(folder / "model.safetensors") as temporary:
         save_file(floats, temporary, metadata={"format": "pt"})
     _describe(folder, model, tokenizer)
