@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from rag.core.arrays import Bool, Float32, Int32, Int64
+from rag.core.arrays import Bool, Int32, Int64
 from rag.core.errors import ArtifactError
 from rag.runtime.backbone import by_length, pad
 from readers.extractive.model import Logits, LogitsModel
@@ -198,9 +198,10 @@ class Row:
     first_token: int
 
 
-@dataclass(frozen=True, slots=True)
 class RowScores:
-    """Results for R rows, in the order the rows were given; K spans per row.
+    """What a network says of R rows, in the order the rows were given; K spans per row.
+
+    Rows that are still to be read have no span.
 
     Attributes:
         spans: (R, K) float32 start + end logit, descending, -inf where a row has fewer spans.
@@ -211,24 +212,13 @@ class RowScores:
             without these answers.
     """
 
-    spans: Float32
-    starts: Int64
-    ends: Int64
-    nulls: Float32
-    relevances: Float32
-    words: Float32
-
-    @classmethod
-    def empty(cls, rows: int, spans: int) -> RowScores:
-        """Scores of rows that are still to be read, without any span."""
-        return cls(
-            spans=np.full((rows, spans), -np.inf, np.float32),
-            starts=np.zeros((rows, spans), np.int64),
-            ends=np.zeros((rows, spans), np.int64),
-            nulls=np.zeros(rows, np.float32),
-            relevances=np.zeros(rows, np.float32),
-            words=np.full((rows, 2), -np.inf, np.float32),
-        )
+    def __init__(self, rows: int, spans: int) -> None:
+        self.spans = np.full((rows, spans), -np.inf, np.float32)
+        self.starts = np.zeros((rows, spans), np.int64)
+        self.ends = np.zeros((rows, spans), np.int64)
+        self.nulls = np.zeros(rows, np.float32)
+        self.relevances = np.zeros(rows, np.float32)
+        self.words = np.full((rows, 2), -np.inf, np.float32)
 
 
 def map_rows(

@@ -96,7 +96,8 @@ class ReaderRelevance:
         """Scores (n,) float32 of n pairs; empty passages get the lowest of these scores."""
         if not questions:
             return np.zeros(0, np.float32)
-        rows, scores = self.reader.score(questions, [[passage] for passage in passages])
+        rows = self.reader.score(questions, [[passage] for passage in passages])
+        scores = rows.scores
         values = scores.spans[:, 0] - scores.nulls
         if self.reader.settings.select:
             values = scores.relevances

@@ -30,13 +30,16 @@ Pair = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class PassageRows:
     """The passages of a list of questions as rows for the network: windows of the pairs, the
-    passage of each pair, and the tokens of these passages' texts."""
+    passage of each pair, the tokens of these passages' texts, and what the network says of the
+    rows that were read.
+    """
 
     questions: Sequence[str]
     pairs: list[Pair]
     passages: list[Passage]
     texts: TokenizedTexts
     rows: list[Row]
+    scores: RowScores
 
     @property
     def owners(self) -> Int64:
@@ -66,16 +69,13 @@ class QuestionRanker:
         by_rank = retrieval_prior(scores, settings.retrieval_weight)
         self._prior = by_rank + settings.score_weight * scores
 
-    def rank(self, numbers: Int64, scores: RowScores) -> Ranked:
-        """The answers from the rows with these numbers, ascending.
-
-        Args:
-            scores: what the network says of the rows of all questions.
-        """
+    def rank(self, numbers: Int64) -> Ranked:
+        """The answers from the rows with these numbers, ascending, which were read."""
+        scores = self._rows.scores
         groups = [self._rows.rows[number].group for number in numbers]
         passages = np.array([self._rows.pairs[group][1] for group in groups], np.int64)
         texts = {self._rows.pairs[group][1]: self._rows.passages[group].text for group in groups}
-        answers = self._answers(numbers, passages, texts, scores)
+        answers = self._answers(numbers, passages, texts)
         if not answers:
             return Ranked([], None)
         first = answers[0]
@@ -105,9 +105,7 @@ class QuestionRanker:
             text = " ".join([*before, answer.text, *behind])
         return len(self._content & content_words(text)) / max(1, len(self._content))
 
-    def _answers(
-        self, numbers: Int64, passages: Int64, texts: Mapping[int, str], scores: RowScores
-    ) -> list[Span]:
+    def _answers(self, numbers: Int64, passages: Int64, texts: Mapping[int, str]) -> list[Span]:
         """The different answers of the rows that were read, best first.
 
         Cells of fitting rows and columns score more, and further spans count only in such cells. In
@@ -119,13 +117,14 @@ class QuestionRanker:
             texts: of these passages, by their numbers.
         """
         settings = self._settings
+        scores = self._rows.scores
         usual = settings.spans_per_window
         has_tables = settings.table_weight > 0 and settings.english_rules
         tables = TableMatch(self._content, texts if has_tables else {})
         n_spans = scores.spans.shape[1]
         if not tables:
             n_spans = min(usual, n_spans)
-        values = self._values(numbers, passages, scores, n_spans)
+        values = self._values(numbers, passages, n_spans)
         row_of, rank_of = np.nonzero(np.isfinite(values))
         best = values[row_of, rank_of]
         order = np.lexsort((rank_of, passages[row_of], -best))
@@ -150,10 +149,11 @@ class QuestionRanker:
         first_gain = gains[ordered[0]] if ordered else 0.0
         return [replace(span, score=span.score - first_gain) for span in ordered]
 
-    def _values(self, numbers: Int64, passages: Int64, scores: RowScores, n_spans: int) -> Float64:
+    def _values(self, numbers: Int64, passages: Int64, n_spans: int) -> Float64:
         """Scores (R, K) of the best spans of each row, then of "yes" and "no" if these are
         answers.
         """
+        scores = self._rows.scores
         values = scores.spans[numbers, :n_spans].astype(np.float64)
         if self._settings.select and len(passages):
             # The best span of each passage scores its selection logit, its other spans less by what

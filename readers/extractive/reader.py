@@ -25,7 +25,6 @@ from readers.answer_kinds import asks_yes_no, present_spans
 from readers.confidence import likelihoods
 from readers.extractive.files import load_parts
 from readers.extractive.layout import (
-    Row,
     RowScores,
     best_spans,
     continuations,
@@ -157,19 +156,18 @@ class ExtractiveReader(Reader):
             for question, scores in enumerate(retrieval)
         ]
         ranked = [Ranked([], None)] * len(retrieval)
-        scores = RowScores.empty(len(rows.rows), self._spans_per_row)
         is_read = np.zeros(len(rows.rows), bool)
         is_open = np.ones(len(retrieval), bool)
         # Without waves one reads everything.
         ends = np.cumsum(effort.waves or (int(ranks.max(initial=0)) + 1,)).tolist()
         for end, enough in zip(ends, (*effort.enough, 0.0), strict=True):
             new = np.nonzero(is_open[owner] & ~is_read & (ranks < end))[0]
-            self._score(rows.rows, new, scores)
+            self._score(rows, new)
             is_read[new] = True
             # All that was read of a question is ranked anew, since its passages compete.
             for question in np.unique(owner[new]).tolist():
                 numbers = np.nonzero(is_read & (owner == question))[0]
-                ranked[question] = rankers[question].rank(numbers, scores)
+                ranked[question] = rankers[question].rank(numbers)
                 chances, _ = likelihoods(ranked[question], self.calibration)
                 # The sum is 0 without any answer: the question stays open.
                 is_open[question] = chances[:1].sum() < enough
@@ -205,16 +203,13 @@ class ExtractiveReader(Reader):
             return super().present(result, n_best)
         return present_spans(result, n_best)
 
-    def score(
-        self, questions: Sequence[str], passages: PassageLists
-    ) -> tuple[PassageRows, RowScores]:
+    def score(self, questions: Sequence[str], passages: PassageLists) -> PassageRows:
         """Run the network over all windows of all passages; `QuestionRanker` makes answers of the
         result.
         """
         rows = self.rows(questions, passages)
-        scores = RowScores.empty(len(rows.rows), self._spans_per_row)
-        self._score(rows.rows, np.arange(len(rows.rows)), scores)
-        return rows, scores
+        self._score(rows, np.arange(len(rows.rows)))
+        return rows
 
     def rows(
         self,
@@ -250,13 +245,15 @@ class ExtractiveReader(Reader):
             for first in range(0, count * step, step):
                 window = text[first : first + room]
                 rows.append(self.template.row(head, title, window, group=group, first_token=first))
-        return PassageRows(questions, pairs, read, texts, rows)
+        unread = RowScores(len(rows), self._spans_per_row)
+        return PassageRows(questions, pairs, read, texts, rows, unread)
 
-    def _score(self, rows: Sequence[Row], numbers: Int64, scores: RowScores) -> None:
+    def _score(self, rows: PassageRows, numbers: Int64) -> None:
         """Run the network over the rows with these numbers, and enter what it says of them.
 
         The best spans of a row consist of whole words.
         """
+        scores = rows.scores
         continues = torch.from_numpy(self._continues)
 
         def enter(batch: list[int], ids: torch.Tensor, text: torch.Tensor, logits: Logits) -> None:
@@ -282,7 +279,7 @@ class ExtractiveReader(Reader):
             if logits.words is not None:  # once as a start and once as an end logit
                 scores.words[places] = 2.0 * logits.words.float().cpu().numpy()
 
-        selected = [rows[number] for number in numbers]
+        selected = [rows.rows[number] for number in numbers]
         map_rows(self.model, self.template, selected, enter, device=self.device)
 
 

@@ -36,7 +36,8 @@ def test_a_question_answering_model_gives_its_own_logits(tmp_path: Path) -> None
     model.eval().save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     reader = ExtractiveReader.load(tmp_path, precision="fp32", question_tokens=32)
-    rows, scores = reader.score([QUESTION], [PASSAGES])
+    rows = reader.score([QUESTION], [PASSAGES])
+    scores = rows.scores
     for passage, row in zip(PASSAGES, rows.rows, strict=True):
         encoded = tokenizer(QUESTION, passage.text, return_tensors="pt", return_token_type_ids=True)
         assert row.ids.tolist() == encoded["input_ids"][0].tolist()

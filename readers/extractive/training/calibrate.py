@@ -117,7 +117,7 @@ class _Read:
         self.weights = np.repeat(1.0 / (len(sets) * sizes), sizes)
         passages = [example.passages for example in self.examples]
         questions = [example.question for example in self.examples]
-        self._rows, self._scores = reader.score(questions, passages)
+        self._rows = reader.score(questions, passages)
         self._retrieval = []
         for example in self.examples:
             scores = [candidate.score for candidate in example.candidates]
@@ -138,7 +138,7 @@ class _Read:
         if emptied:
             is_read &= ~self._holds
         ranker = QuestionRanker(self._rows, number, self._retrieval[number], settings)
-        ranked = ranker.rank(np.flatnonzero(is_read), self._scores)
+        ranked = ranker.rank(np.flatnonzero(is_read))
         return ranked, bool(self._holds[is_read].any())
 
     def right(self, settings: ReaderSettings) -> Float64:

@@ -72,7 +72,8 @@ def test_answers_begin_with_a_sign_where_tokens_begin_with_a_blank(
 
 def test_long_passages_are_read_to_their_end(reader: ExtractiveReader) -> None:
     text = LONG.text + " 777."
-    rows, scores = reader.score(["how many?"], [[Passage("x", "", text), OTHER]])
+    rows = reader.score(["how many?"], [[Passage("x", "", text), OTHER]])
+    scores = rows.scores
     *windows, _ = rows.rows
     assert len(windows) > 3
     seen = set()
@@ -83,9 +84,7 @@ def test_long_passages_are_read_to_their_end(reader: ExtractiveReader) -> None:
     *margins, other = (scores.spans[:, 0] - scores.nulls).astype(
         float
     )  # a passage has its best window's
-    ranked = QuestionRanker(rows, 0, [1.0, 0.0], reader.settings).rank(
-        np.arange(len(rows.rows)), scores
-    )
+    ranked = QuestionRanker(rows, 0, [1.0, 0.0], reader.settings).rank(np.arange(len(rows.rows)))
     assert ranked.features[1] == pytest.approx(
         (max(margins), other)[ranked.answers[0].passage_index]
     )
@@ -119,7 +118,7 @@ def test_yes_and_no_have_a_passage_but_no_place(encoder_folder: Path) -> None:
     result = read_one(reader, "was it built?", [SHORT, OTHER], n_best=20)
     first, *others = result.answers
     assert (first.text, first.evidence.start, first.evidence.end) == ("no", None, None)
-    words = reader.score(["was it built?"], [[SHORT, OTHER]])[1].words[:, 1]
+    words = reader.score(["was it built?"], [[SHORT, OTHER]]).scores.words[:, 1]
     assert first.score == pytest.approx(float(words.max()), abs=1e-4)
     assert first.evidence.passage_id == [SHORT, OTHER][int(words.argmax())].id
     assert others[0].evidence.start is not None

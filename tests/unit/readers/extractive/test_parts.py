@@ -160,9 +160,9 @@ def test_int8_inference_needs_ranges_which_are_checked(tmp_path: Path) -> None:
         reader = ExtractiveReader.load(folder, precision="int8")
         exact = ExtractiveReader.load(folder, precision="fp32")
         texts = [example.candidates[0].passage for example in rest]
-        together = reader.score([first.question], [texts])[1]
-        expected = exact.score([first.question], [texts])[1]
+        together = reader.score([first.question], [texts]).scores
+        expected = exact.score([first.question], [texts]).scores
         np.testing.assert_allclose(together.nulls, expected.nulls, atol=0.2)
         for place in (0, 3, 9):
-            alone = reader.score([first.question], [texts[place : place + 1]])[1]
+            alone = reader.score([first.question], [texts[place : place + 1]]).scores
             np.testing.assert_allclose(alone.spans[0], together.spans[place], atol=1e-2)
