@@ -29,9 +29,14 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class PassageRows:
-    """The passages of a list of questions as rows for the network: windows of the pairs, the
-    passage of each pair, the tokens of these passages' texts, and what the network says of the
-    rows that were read.
+    """The passages of a list of questions as R rows for the network.
+
+    Attributes:
+        pairs: of each passage the number of its question, and its own in that question's list.
+        passages, texts: the passages, and the tokens of their texts.
+        rows: windows of the passages.
+        owners: (R, 2) the pair of each row's passage.
+        scores: what the network says of the rows that were read.
     """
 
     questions: Sequence[str]
@@ -39,14 +44,8 @@ class PassageRows:
     passages: list[Passage]
     texts: TokenizedTexts
     rows: list[Row]
+    owners: Int64
     scores: RowScores
-
-    @property
-    def owners(self) -> Int64:
-        """(R, 2) for each row the numbers of its question, and of its passage in that question's
-        list.
-        """
-        return np.array([self.pairs[row.group] for row in self.rows], np.int64).reshape(-1, 2)
 
 
 class QuestionRanker:
@@ -72,9 +71,10 @@ class QuestionRanker:
     def rank(self, numbers: Int64) -> Ranked:
         """The answers from the rows with these numbers, ascending, which were read."""
         scores = self._rows.scores
-        groups = [self._rows.rows[number].group for number in numbers]
-        passages = np.array([self._rows.pairs[group][1] for group in groups], np.int64)
-        texts = {self._rows.pairs[group][1]: self._rows.passages[group].text for group in groups}
+        passages = self._rows.owners[numbers, 1]
+        texts = {}
+        for passage, number in zip(passages.tolist(), numbers.tolist(), strict=True):
+            texts[passage] = self._rows.passages[self._rows.rows[number].group].text
         answers = self._answers(numbers, passages, texts)
         if not answers:
             return Ranked([], None)

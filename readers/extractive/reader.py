@@ -245,8 +245,9 @@ class ExtractiveReader(Reader):
             for first in range(0, count * step, step):
                 window = text[first : first + room]
                 rows.append(self.template.row(head, title, window, group=group, first_token=first))
+        owners = np.array([pairs[row.group] for row in rows], np.int64).reshape(-1, 2)
         unread = RowScores(len(rows), self._spans_per_row)
-        return PassageRows(questions, pairs, read, texts, rows, unread)
+        return PassageRows(questions, pairs, read, texts, rows, owners, unread)
 
     def _score(self, rows: PassageRows, numbers: Int64) -> None:
         """Run the network over the rows with these numbers, and enter what it says of them.

@@ -239,11 +239,13 @@ class GenerativeReader(Reader):
                 order = [numbers[place] for place in by_share]
             text = self.seq2seq.words(hypothesis.ids)
             # In the first passage that contains it, in its spelling; else of the first.
-            places = ((number, find_span(text, passages[number].text)) for number in order)
-            standing = ((number, place) for number, place in places if place is not None)
-            number, place = next(standing, (order[0], None))
-            if place is not None:
-                text = passages[number].text[slice(*place)]
+            for number in order:
+                place = find_span(text, passages[number].text)
+                if place is not None:
+                    text = passages[number].text[slice(*place)]
+                    break
+            else:
+                number = order[0]
             span = Span(text, hypothesis.score, number, place)
             spans.setdefault(normalize_answer(text) or text, span)
         return list(spans.values())

@@ -53,8 +53,11 @@ def read_set(part: TrainingSet, *, serving: bool = False) -> list[Example]:
     Raises:
         DataError: a file is wrong, no question is left, or `retrieved` has fewer than half of them.
     """
-    shortened = (_shortened(part, question) for question in read_questions(part.questions))
-    questions = [question for question in shortened if _is_used(question, part)]
+    questions = []
+    for question in read_questions(part.questions):
+        question = _shortened(part, question)
+        if _is_used(question, part):
+            questions.append(question)
     if not questions:
         where = f" where {dict(part.where)}" if part.where else ""
         raise DataError(f"{part.questions}: no question with answers{where}")

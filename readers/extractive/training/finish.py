@@ -79,13 +79,14 @@ def _serving(
     """By set, held-out questions with what a retriever found for them and nothing else."""
     sets: dict[str, Sequence[Example]] = {}
     for part in (*config.train, *config.calibrate):
-        examples = []
         is_learnt = part in config.train
         ids = {example.id for example in held_out.get(part.label, ())}
-        if not is_learnt or (ids and part.retrieved):
-            examples = [example for example in read_set(part, serving=True) if example.candidates]
-        if is_learnt:
-            examples = [example for example in examples if example.id in ids]
+        if is_learnt and not (ids and part.retrieved):
+            continue
+        examples = []
+        for example in read_set(part, serving=True):
+            if example.candidates and (example.id in ids or not is_learnt):
+                examples.append(example)
         if examples:
             sets[part.label] = draw(examples, config.calibration_questions, config, 5)
     return sets
