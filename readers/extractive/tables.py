@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import chain
 
 from rag.data.table_text import TextRow, table_rows
 from readers.words import content_words
@@ -27,25 +28,22 @@ class TableMatch:
     def __init__(self, content: frozenset[str], texts: Mapping[int, str]) -> None:
         self._content = content
         self._rows = {number: _rows_of(text) for number, text in texts.items()}
-        columns: set[str] = set()
-        counts: Counter[str] = Counter()
-        n_rows = 0
-        for of_passage in self._rows.values():
-            n_rows += len(of_passage)
-            for row in of_passage:
-                counts.update(content & content_words(row.line))
-                columns.update(cell.column for cell in row.cells)
-        in_columns = content & content_words(" ".join(columns))
-        self._is_empty = not counts and not in_columns
+        columns = set[str]()
+        counts = Counter[str]()
+        rows = list(chain.from_iterable(self._rows.values()))
+        for row in rows:
+            counts.update(content & content_words(row.line))
+            columns.update(cell.column for cell in row.cells)
+        self._is_asked = bool(counts or content & content_words(" ".join(columns)))
         # A word of few rows tells more.
         self._weights = {
-            word: math.log((n_rows + 1) / (count + 0.5)) for word, count in counts.items()
+            word: math.log((len(rows) + 1) / (count + 0.5)) for word, count in counts.items()
         }
         self._total = math.fsum(self._weights.values()) or 1.0
 
     def __bool__(self) -> bool:
         """Whether a question's word stands in a table."""
-        return not self._is_empty
+        return self._is_asked
 
     def __call__(self, passage: int, start: int, end: int) -> float:
         """How well the cell fits that characters `start` to `end` of a passage's text are in, from

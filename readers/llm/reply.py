@@ -75,9 +75,9 @@ def parse_reply(text: str, style: Style = "short") -> tuple[Statement, ...]:
     if not re.search(r"\w", words):
         hint = "raise answer_tokens if the model reasons before it answers, or choose another model"
         raise ReaderError("the reply is empty", hint=hint)
-    conclusions = list(_PREFIX.finditer(words)) if style == "short" else []
-    if conclusions and re.search(r"\w", words[conclusions[-1].end() :]):
-        words = words[conclusions[-1].end() :]
+    conclusion = _PREFIX.split(words)[-1]
+    if style == "short" and re.search(r"\w", conclusion):
+        words = conclusion
     if _is_refusal(_CITED.sub("", words)):
         contrast = _CONTRAST.search(words)
         if contrast is None:
