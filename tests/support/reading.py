@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rag.core.types import AnswerSet, Passage
+from readers.extractive.reader import ExtractiveReader
 from readers.protocols import Reader, ReadRequest
 
 
@@ -33,6 +34,12 @@ def read_one(
     n_best: int = 5,
 ) -> AnswerSet:
     return reader.read([ReadRequest.of(question, passages, scores)], n_best)[0]
+
+
+def with_settings(reader: ExtractiveReader, **settings: Any) -> ExtractiveReader:
+    """The same network, read with other settings."""
+    changed = reader.settings.replaced(**settings)
+    return ExtractiveReader(reader.model, reader.tokenizer, changed)
 
 
 def likelihoods_of(

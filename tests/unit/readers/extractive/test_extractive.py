@@ -13,7 +13,7 @@ from rag.core.types import Answer, Passage
 from readers.extractive.model import SpanModel
 from readers.extractive.ranking import QuestionRanker
 from readers.extractive.reader import ExtractiveReader
-from tests.support.reading import read_lists, read_one
+from tests.support.reading import read_lists, read_one, with_settings
 from tests.tiny_reader import SPECIAL, WORDS, tiny_tokenizer
 from tests.unit.readers.conftest import SMALL
 
@@ -101,8 +101,7 @@ def test_nothing_to_read_means_no_answer(reader: ExtractiveReader) -> None:
 
 
 def test_retrieval_weight_prefers_the_passage_ranked_first(reader: ExtractiveReader) -> None:
-    settings = reader.settings.replaced(retrieval_weight=1e4)
-    heavy = ExtractiveReader(reader.model, reader.tokenizer, settings)
+    heavy = with_settings(reader, retrieval_weight=1e4)
     for best, scores in ((SHORT, [1.0, 0.0]), (OTHER, [0.0, 1.0])):
         result = read_one(heavy, "where?", [SHORT, OTHER], scores, n_best=1)
         assert result.answers[0].evidence.passage_id == best.id

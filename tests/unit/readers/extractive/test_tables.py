@@ -9,7 +9,7 @@ from rag.data.table_text import table_rows
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.tables import TableMatch
 from readers.words import content_words
-from tests.support.reading import read_one
+from tests.support.reading import read_one, with_settings
 
 QUESTION = "how many meters is the bridge?"
 NAMED = "Team: Ajax; Points: 61; Coach: Ten Hag\nTeam: PSV; Points: 58; Coach: Schmidt"
@@ -48,11 +48,8 @@ def test_what_is_no_cell_fits_nothing() -> None:
 
 
 def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
-    everything = reader.settings.replaced(spans_per_window=60, candidates=200)
-    heavy = everything.replaced(table_weight=50.0)
-    reader, weighted = (
-        ExtractiveReader(reader.model, reader.tokenizer, s) for s in (everything, heavy)
-    )
+    reader = with_settings(reader, spans_per_window=60, candidates=200)
+    weighted = with_settings(reader, table_weight=50.0)
     plain, result = (read_one(r, QUESTION, [PROSE, TABLE], n_best=200) for r in (reader, weighted))
     first = result.answers[0]
     assert (first.text, first.evidence.passage_id) == ("51", "t")
@@ -69,8 +66,7 @@ def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
 
 def test_further_spans_count_in_cells_alone(reader: ExtractiveReader) -> None:
     def answers(passages: list[Passage], **changes: float) -> set[tuple[str, int]]:
-        settings = reader.settings.replaced(spans_per_window=1, candidates=200, **changes)
-        changed = ExtractiveReader(reader.model, reader.tokenizer, settings)
+        changed = with_settings(reader, spans_per_window=1, candidates=200, **changes)
         result = read_one(changed, QUESTION, passages, n_best=200)
         return {(answer.text, answer.evidence.passage_id) for answer in result.answers}
 

@@ -9,7 +9,7 @@ import pytest
 from rag.core.types import AnswerSet, Passage
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import EFFORTS, Effort
-from tests.support.reading import read_lists, read_one
+from tests.support.reading import read_lists, read_one, with_settings
 
 PASSAGES = [
     Passage(str(n), "Tower", f"the tower in city {n} is {300 + n} meters high, near river {n}")
@@ -29,8 +29,7 @@ def usual_efforts_later(monkeypatch: pytest.MonkeyPatch) -> None:
 def read(reader: ExtractiveReader, **effort: Any) -> list[AnswerSet]:
     """Answers with this effort."""
     EFFORTS["normal"] = Effort(**effort)
-    settings = reader.settings.replaced(retrieval_weight=0.5, effort="normal")
-    changed = ExtractiveReader(reader.model, reader.tokenizer, settings)
+    changed = with_settings(reader, retrieval_weight=0.5, effort="normal")
     return read_lists(changed, QUESTIONS, RETRIEVED, SCORES)
 
 
@@ -64,8 +63,7 @@ def test_a_likely_answer_ends_the_reading(reader: ExtractiveReader) -> None:
 
 def test_passages_without_text_do_not_end_the_reading(reader: ExtractiveReader) -> None:
     EFFORTS["normal"] = Effort(waves=(1, 1), enough=(1,))
-    settings = reader.settings.replaced(effort="normal")
-    changed = ExtractiveReader(reader.model, reader.tokenizer, settings)
+    changed = with_settings(reader, effort="normal")
     passages = [Passage("e", "Tower", ""), PASSAGES[0]]
     result = read_one(changed, QUESTIONS[0], passages, [2.0, 1.0])
     assert result.answers[0].evidence.passage_id == "0"

@@ -1,7 +1,7 @@
 """The confidence of a language model's answer counts the answer's own tokens, and can be fitted."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +95,6 @@ def test_the_fit_finds_the_rule_that_made_the_answers() -> None:
     ):
         with pytest.raises(DataError, match=r"answers, .* of them right"):
             tune_language_model(Colours(), reader, few, EvaluationSettings())
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
 
 
 def test_a_fitted_confidence_is_kept_with_the_name_of_the_model(

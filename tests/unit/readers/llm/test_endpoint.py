@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,13 +17,6 @@ PASSAGES = [
     Passage("p1", "Danube", "The Danube rises in the Black Forest."),
     Passage("p2", "", "Nothing here."),
 ]
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
 
 
 def ask(
