@@ -1,8 +1,9 @@
 """Evaluate and compare with one function call each: the Python side of the commands."""
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Unpack, cast
@@ -80,49 +81,66 @@ def evaluate(
     scoring: dict[str, object] = {**options}
     opening = {name: scoring.pop(name) for name in OpenSettings.model_fields if name in scoring}
     _refuse_objects(opening, out)
+    opening_options = cast("OpenOptions", opening)
     if claims is not None:
         scoring.setdefault("read", READ)
-        settings = load_config(EvaluationSettings, overrides=scoring)
         if not reads:
             what = "claims are judged, not only searched for"
             raise ConfigError(what, hint="read 1 passage or more")
+    settings = load_config(EvaluationSettings, overrides=scoring)
+    if claims is not None:
         source = QuestionSource.of_file(claims, split=split)
         _check_out(out, settings, source)
-        judging = _claim_system(index, cast("OpenOptions", opening), settings)
-        return _evaluate_claims(claims, judging, out, settings, source, command)
-    settings = load_config(EvaluationSettings, overrides=scoring)
+        judging = _claim_system(index, opening_options, settings)
+        judge = partial(evaluate_claims, judging, read_claims(claims), settings=settings)
+        return _evaluation(out, partial(judge, source=source, command=command))
     source, stream = _read(questions, split)
     if run is None:
         _check_out(out, settings, source)
-    elif out is not None:
-        check_target(out, folder=True)
     stream = _refuse_unjudged(stream)
     if run is None:
         reads = reads and opening.get("reader") is not False
-        system, opened = _open_system(index, cast("OpenOptions", opening), settings, reads=reads)
+        system, opened = _open_system(index, opening_options, settings, reads=reads)
     else:
         opened = _index_of(index)
         system, settings = _open_run(Path(run), opened, settings)
         if opened is None and ".json" not in Path(run).suffixes:
             # Ids alone can be judged.
             stream = (replace(question, answers=()) for question in stream)
+    score = partial(runner.evaluate, settings=settings, source=source, command=command)
+    return _evaluation(out, partial(_ask, score, system, stream, opened))
+
+
+def _ask(
+    score: Callable[..., None],
+    system: System,
+    questions: Iterator[Question],
+    index: Index | None,
+    place: Path,
+) -> list[str]:
+    """Evaluate a system in a folder; returns warnings about the figures."""
+    notes = list[str]()
+    if index is None:
+        score(system, questions, place)
+    else:
+        resolver = GoldResolver(index.passages, index.documents)
+        score(replace(system, document_of=index.document_of), map(resolver, questions), place)
+        notes += resolver.notes()
+    return notes + _notes(load_evaluation(place))
+
+
+def _evaluation(out: str | Path | None, score: Callable[[Path], list[str]]) -> Evaluation:
+    """The evaluation in a folder, with its report, after `score` has written its records and
+    figures there; it returns warnings.
+    """
     holder = None
     if out is None:
         holder = tempfile.TemporaryDirectory(prefix="rag-evaluation-")
         out = holder.name
-    place = Path(out)
-    notes: list[str] = []
-    if opened is None:
-        runner.evaluate(system, stream, place, settings, source=source, command=command)
-    else:
-        resolver = GoldResolver(opened.passages, opened.documents)
-        system = replace(system, document_of=opened.document_of)
-        resolved = map(resolver, stream)
-        runner.evaluate(system, resolved, place, settings, source=source, command=command)
-        notes += resolver.notes()
-    evaluation = load_evaluation(place)
-    atomic_write_text(place / REPORT_NAME, render_report([evaluation]))
-    notes += _notes(evaluation)
+    check_target(out, folder=True)
+    notes = score(Path(out))
+    evaluation = load_evaluation(out)
+    atomic_write_text(evaluation.place / REPORT_NAME, render_report([evaluation]))
     return replace(evaluation, notes=tuple(notes), holder=holder)
 
 
@@ -130,11 +148,10 @@ def _check_out(
     out: str | Path | None, settings: EvaluationSettings, source: QuestionSource
 ) -> None:
     """Refuse a folder of anything else than this evaluation before models are loaded."""
-    if out is None:
-        return
-    check_target(out, folder=True)
-    if Path(out).exists():
-        runner.check_folder(Path(out), runner.stated(settings, source))
+    if out is not None:
+        check_target(out, folder=True)
+        if Path(out).exists():
+            runner.check_folder(Path(out), runner.stated(settings, source))
 
 
 def _refuse_objects(opening: Mapping[str, object], out: str | Path | None) -> None:
@@ -207,7 +224,7 @@ def _open_system(
     if index is not None:
         opened = index.index if isinstance(index, Pipeline) else None
         if not settings.gold or index.reader is None:
-            return system_of(index, is_checked=isinstance(index, Pipeline)), opened
+            return system_of(index), opened
         lookup = None if opened is None else opened.passages.find
         return gold_system(index.reader, lookup, index.identity), opened
     if not settings.gold or not reads:
@@ -239,36 +256,11 @@ def _claim_system(
     return system_with_search(index, settings.read)
 
 
-def _evaluate_claims(
-    path: str | Path,
-    system: ClaimSystem,
-    out: str | Path | None,
-    settings: EvaluationSettings,
-    source: QuestionSource,
-    command: str,
-) -> Evaluation:
-    holder = None
-    if out is None:
-        holder = tempfile.TemporaryDirectory(prefix="rag-evaluation-")
-        out = holder.name
-    place = Path(out)
-    notes = evaluate_claims(
-        system, read_claims(path), place, settings, source=source, command=command
-    )
-    evaluation = load_evaluation(place)
-    atomic_write_text(place / REPORT_NAME, render_report([evaluation]))
-    return replace(evaluation, notes=tuple(notes), holder=holder)
-
-
 def _notes(evaluation: Evaluation) -> list[str]:
     """Warnings about the figures."""
     notes: list[str] = []
-    failures: list[str] = []
-    n_without_hits = 0
-    for record in evaluation.records():
-        if record.failure:
-            failures.append(record.failure)
-        n_without_hits += not record.hits
+    failures = [record.failure for record in evaluation.records() if record.failure]
+    n_without_hits = sum(not record.hits for record in evaluation.records())
     if failures:
         counted = f"{len(failures):,} questions could not be read and count as unanswered"
         notes.append(f"{counted}: {failures[0]} (the same evaluation asks them again)")

@@ -2,7 +2,9 @@
 correction.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
@@ -62,12 +64,10 @@ def compare_evaluations(
         )
     shared = _shared_figures(evaluations)
     tables = [_aligned(evaluation, evaluations[0]) for evaluation in evaluations]
-    rows = [
-        _compared(name, a, b, ours[name], theirs[name])
-        for (a, ours), (b, theirs) in combinations(zip(names, tables, strict=True), 2)
-        if all_pairs or a == names[0]
-        for name in shared
-    ]
+    rows = []
+    for (a, ours), (b, theirs) in combinations(zip(names, tables, strict=True), 2):
+        if all_pairs or a == names[0]:
+            rows += [_compared(figure, a, b, ours[figure], theirs[figure]) for figure in shared]
     corrected = holm([row.result.p_value for row in rows])
     return [replace(row, p_holm=p_holm) for row, p_holm in zip(rows, corrected, strict=True)]
 
@@ -75,16 +75,10 @@ def compare_evaluations(
 def _compared(figure: str, a: str, b: str, ours: Float64, theirs: Float64) -> Comparison:
     """One comparison; its `p_holm` is not corrected yet."""
     both = ~np.isnan(ours) & ~np.isnan(theirs)
+    value_a = float(ours[both].mean())
+    value_b = float(theirs[both].mean())
     result = compare_paired(ours, theirs)
-    return Comparison(
-        figure,
-        a,
-        b,
-        float(ours[both].mean()),
-        float(theirs[both].mean()),
-        result,
-        result.p_value,
-    )
+    return Comparison(figure, a, b, value_a, value_b, result, result.p_value)
 
 
 def _shared_figures(evaluations: Sequence[Evaluation]) -> list[str]:
@@ -120,41 +114,37 @@ def _aligned(evaluation: Evaluation, first: Evaluation) -> dict[str, Float64]:
                 f"{first.metrics[key]!r} and {evaluation.metrics[key]!r}",
                 hint="evaluate both on the same questions with the same profile",
             )
-    expected = {record.id: _content(record) for record in first.records()}
-    contents: dict[str, _Content] = {}
-    scores: dict[str, dict[str, float | None]] = {}
+    expected = {record.id: _asked(record) for record in first.records()}
+    asked: dict[str, _Asked] = {}
+    scores: dict[str, Mapping[str, float | None]] = {}
     for record in evaluation.records():
-        contents[record.id] = _content(record)
+        asked[record.id] = _asked(record)
         scores[record.id] = record.scores
     # Questions that one system alone was asked.
-    odd = sorted({*contents} ^ {*expected})
+    odd = sorted({*asked} ^ {*expected})
     if not odd:
-        odd = [key for key in expected if _differ(contents[key], expected[key])]
+        odd = [name for name in expected if not asked[name].is_same(expected[name])]
     if odd:
         raise MismatchedArtifactError(
             f"{first.name} and {evaluation.name} were not run on the same questions: {len(odd)} differ, "
             f"for example {odd[0]!r}",
             hint="evaluate both on the same question file",
         )
-    return figure_columns([scores[key] for key in expected])
+    return figure_columns([scores[name] for name in expected])
 
 
-class _Content(NamedTuple):
-    """Hashes of question and answers; None without answers, as where a run of ids alone was
-    judged.
-    """
+class _Asked(NamedTuple):
+    """A question and its answers; none where a run of ids alone was judged."""
 
-    question: int
-    answers: int | None
+    question: str
+    answers: tuple[str, ...]
+
+    def is_same(self, other: _Asked) -> bool:
+        """Whether the question is the same, and so are the answers where both have some."""
+        if not self.answers or not other.answers:
+            return self.question == other.question
+        return self == other
 
 
-def _content(record: QuestionRecord) -> _Content:
-    answers = hash(tuple(record.answers)) if record.answers else None
-    return _Content(hash(record.question), answers)
-
-
-def _differ(a: _Content, b: _Content) -> bool:
-    """Whether two records are of other questions, or of other answers where both have some."""
-    if a.question != b.question:
-        return True
-    return a.answers != b.answers and None not in (a.answers, b.answers)
+def _asked(record: QuestionRecord) -> _Asked:
+    return _Asked(record.question, tuple(record.answers))

@@ -2,56 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Generic, TypeVar, Unpack
 
 import numpy as np
 from scipy.special import expit, logit
 
 from rag.answering import AnswerOptions
 from rag.core.arrays import Bool, Float64
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import ConfigError, DataError, EndpointError, ReaderError
 from rag.core.files import check_target
-from rag.core.log import Progress
-from rag.core.types import Question
+from rag.core.log import Progress, get_logger
+from rag.core.types import Passage, Question
 from rag.data.questions import draw_sample, read_questions
 from rag.data.text import AnswerMatcher, exact_match
-from rag.eval.language_model_tuning import tune_language_model
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import check_selection_split
-from rag.eval.systems import AnswersQuestions, System, system_of
+from rag.eval.systems import AnswersQuestions, ask_all, system_of
 from rag.metrics.calibration import measure_calibration
 from rag.options import OpenOptions
 from rag.pipeline import Pipeline
-from readers.confidence import fit_shift
+from readers.confidence import chance, fit_chance, fit_shift
 from readers.extractive.files import save_calibrated
 from readers.extractive.reader import ExtractiveReader
 from readers.llm.reader import LanguageModelReader
 from readers.llm.tuned import save_tuned
 from readers.manifest import Calibration
+from readers.protocols import ReadRequest
 
+log = get_logger(__name__)
+Fitted = TypeVar("Fitted", Calibration, tuple[float, ...])
 _FOLDS = 5
 _MIN_QUESTIONS = 10
+_MIN_ANSWERS = 30
 # The logit of a confidence of 1.
 _MAX_LOGIT = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class ConfidenceTuning:
-    """Outcome of `tune_confidence`.
+class ConfidenceTuning(Generic[Fitted]):
+    """A confidence that was fitted to a corpus.
 
     Attributes:
-        calibration: the reader's calibration, fitted to the corpus; of a language model, the number
-            of its answers alone.
-        n, unanswerable: number of questions, and of those without an answer in what was retrieved.
+        fitted: the calibration of an extractive reader; of a language model, bias and slopes of
+            `readers.llm.confidence.Signs.features`.
+        n, unanswerable: number of questions, or of a language model's answers, and of those without
+            an answer in what was retrieved.
         ece_before: expected calibration error of the first answer's confidence as it is.
         ece_after: the same of each fifth of the questions with the confidence fitted on the others.
     """
 
-    calibration: Calibration
+    fitted: Fitted
     n: int
     unanswerable: int
     ece_before: float
@@ -63,7 +67,7 @@ def tune_confidence(
     questions: Sequence[Question],
     old: Calibration,
     settings: EvaluationSettings,
-) -> ConfidenceTuning:
+) -> ConfidenceTuning[Calibration]:
     """Ask every question and fit a shift and a slope to the logits of both confidences.
 
     Without any question that the corpus does not answer, the probability of "no answer" stays as it
@@ -87,24 +91,143 @@ def tune_confidence(
             f"{len(questions)} questions, expected at least {_MIN_QUESTIONS}",
             hint="about 50 give a useful fit, a fifth of them without an answer in the corpus",
         )
-    logits, truth = _ask(system_of(system), questions, settings)
-    first, none = logits.T
-    right, empty = truth.T
-    fold = np.arange(len(questions)) % _FOLDS
-    crossed = np.zeros(len(questions))
-    for held_out in range(_FOLDS):
-        shift, slope = fit_shift(first[fold != held_out], right[fold != held_out])
-        crossed[fold == held_out] = shift + slope * first[fold == held_out]
-    fitted: dict[str, Any] = {"right": _shifted(old.right, *fit_shift(first, right))}
+    chances = list[tuple[float, float]]()
+    truth = list[tuple[bool, bool]]()
+    options = AnswerOptions(top_k=settings.read, n_best=1)
+    for question, outcome in ask_all(system_of(system), questions, options, settings.batch_size):
+        answers = outcome.short
+        assert answers is not None, "the system has a reader"
+        text = ""
+        chance_of_both = (0.0, 1.0)
+        if answers.answers:
+            text = answers.answers[0].text
+            chance_of_both = (answers.answers[0].confidence, answers.no_answer_confidence)
+        holds = _is_answerable(question, [passage for _, passage in outcome.result.passages])
+        is_right = exact_match(text, question.answers, question.answer_profile)
+        chances.append(chance_of_both)
+        truth.append((holds and is_right, not holds))
+    first, none = np.clip(logit(np.array(chances)), -_MAX_LOGIT, _MAX_LOGIT).T
+    right, empty = np.array(truth, dtype=bool).T
+
+    def fit(rows: Bool) -> Callable[[Bool], Float64]:
+        shift, slope = fit_shift(first[rows], right[rows])
+        return lambda others: expit(shift + slope * first[others])
+
+    fitted = old.model_copy(update={"questions": len(questions)})
+    fitted = fitted.model_copy(update={"right": _shifted(old.right, first, right)})
     if old.absent is not None and empty.any():
-        fitted["absent"] = _shifted(old.absent, *fit_shift(none, empty))
-    calibration = old.model_copy(update={**fitted, "questions": len(questions)})
-    before, after = (measure_calibration(expit(values), right) for values in (first, crossed))
-    assert before is not None  # there are questions
+        fitted = fitted.model_copy(update={"absent": _shifted(old.absent, none, empty)})
+    errors = _errors(expit(first), right, fit)
+    return ConfidenceTuning(fitted, len(questions), int(empty.sum()), *errors)
+
+
+def tune_language_model(
+    system: AnswersQuestions,
+    reader: LanguageModelReader,
+    questions: Sequence[Question],
+    settings: EvaluationSettings,
+) -> ConfidenceTuning[tuple[float, ...]]:
+    """Ask every question and fit a logistic regression to the signs of the answers.
+
+    Questions that could not be read, or that the model did not answer, are left out. A short answer
+    has to equal an accepted one, sentences have to contain one.
+
+    Args:
+        system: searches.
+        reader: with a second reader, so that the agreement with it counts.
+
+    Raises:
+        EndpointError: the server of the model is gone.
+        DataError: there are fewer than 30 answers, or all are right, or none.
+    """
+    signs = list[Float64]()
+    confidences = list[float]()
+    outcomes = list[tuple[bool, bool]]()
+    failures = list[ReaderError]()
+    size = reader.max_concurrent or settings.batch_size
+    with Progress(len(questions), "questions", "ask") as progress:
+        for begin in range(0, len(questions), size):
+            batch = questions[begin : begin + size]
+            results = system.search([question.text for question in batch], settings.read)
+            requests = [ReadRequest(result.query, result.passages) for result in results]
+            readings = reader.readings(requests)
+            for question, request, reading in zip(batch, requests, readings, strict=True):
+                if isinstance(reading, EndpointError):
+                    raise reading
+                if isinstance(reading, ReaderError):
+                    failures.append(reading)
+                elif reading.signs is not None:
+                    best = reading.answers.answers[0]
+                    signs.append(reading.signs.features)
+                    confidences.append(best.confidence)
+                    is_right = _matcher(question).matches(best.text)
+                    if reader.settings.style == "short":
+                        profile = question.answer_profile
+                        is_right = exact_match(best.text, question.answers, profile)
+                    outcomes.append((is_right, _is_answerable(question, request.passages)))
+            progress.update(len(batch))
+    if failures:
+        log.warning(
+            "%d questions could not be read and are left out: %s",
+            len(failures),
+            failures[0].message,
+        )
+    right, is_answerable = np.array(outcomes, dtype=bool).reshape(-1, 2).T
+    if len(right) < _MIN_ANSWERS or right.all() or not right.any():
+        raise DataError(
+            f"{len(right)} answers, {right.sum()} of them right; expected at least "
+            f"{_MIN_ANSWERS}, and some of both kinds",
+            hint="give more questions, some of them without an answer in the corpus",
+        )
+    features = np.array(signs)
+
+    def fit(rows: Bool) -> Callable[[Bool], Float64]:
+        fitted = _fit_signs(features[rows], right[rows])
+        return lambda others: np.array([chance(fitted, row) for row in features[others]])
+
+    errors = _errors(np.array(confidences), right, fit)
+    unanswerable = int((~is_answerable).sum())
+    return ConfidenceTuning(_fit_signs(features, right), len(right), unanswerable, *errors)
+
+
+def _fit_signs(features: Float64, right: Bool) -> tuple[float, ...]:
+    return fit_chance(features, right, np.ones(len(right)))
+
+
+def _errors(
+    confidences: Float64, right: Bool, fit: Callable[[Bool], Callable[[Bool], Float64]]
+) -> tuple[float, float]:
+    """The calibration error before a fit, and after it, of each fifth by a fit to the others.
+
+    Args:
+        fit: rows (n,) → the fitted confidences of other rows.
+    """
+    fold = np.arange(len(right)) % _FOLDS
+    crossed = np.zeros(len(right))
+    for held_out in range(_FOLDS):
+        crossed[fold == held_out] = fit(fold != held_out)(fold == held_out)
+    before = measure_calibration(confidences, right)
+    after = measure_calibration(crossed, right)
+    assert before is not None, "there are questions"
     assert after is not None
-    return ConfidenceTuning(
-        calibration, len(questions), int(empty.sum()), before["ece"], after["ece"]
-    )
+    return before["ece"], after["ece"]
+
+
+def _matcher(question: Question) -> AnswerMatcher:
+    return AnswerMatcher(question.answers, question.answer_profile)
+
+
+def _is_answerable(question: Question, passages: Sequence[Passage]) -> bool:
+    """Whether a passage holds an accepted answer."""
+    matcher = _matcher(question)
+    return any(matcher.matches(passage.text) for passage in passages)
+
+
+def _shifted(fitted: Sequence[float], logits: Float64, happened: Bool) -> tuple[float, ...]:
+    """Bias and slopes with the shift and the slope that fit the logits to what happened."""
+    shift, slope = fit_shift(logits, happened)
+    bias, *slopes = (slope * value for value in fitted)
+    return tuple(round(value, 4) for value in (bias + shift, *slopes))
 
 
 def draw_questions(questions: str, settings: EvaluationSettings) -> list[Question]:
@@ -130,7 +253,7 @@ def fit_confidence(
     *,
     settings: EvaluationSettings,
     **opening: Unpack[OpenOptions],
-) -> ConfidenceTuning:
+) -> ConfidenceTuning[Calibration] | ConfidenceTuning[tuple[float, ...]]:
     """Fit the confidence of an extractive reader or of a language model to a corpus and write the
     reader with it into `out`.
 
@@ -141,59 +264,21 @@ def fit_confidence(
     """
     check_target(out, folder=True, is_new=True)
     reader = opening.get("reader")
-    pipeline = Pipeline.open(index, **opening)
-    if isinstance(pipeline.reader, LanguageModelReader):
-        second = pipeline.reader.tuned(None, ExtractiveReader.load())
-        found = tune_language_model(pipeline, second, questions, settings)
-        save_tuned(str(reader), out, found.fitted, found.n)
-        calibration = Calibration(questions=found.n)
-        return ConfidenceTuning(
-            calibration, found.n, found.unanswerable, found.ece_before, found.ece_after
-        )
-    is_folder = reader is None or isinstance(reader, str | Path)
-    if not is_folder or not isinstance(pipeline.reader, ExtractiveReader):
-        raise ConfigError(
-            f"{reader} is a {type(pipeline.reader).__name__}, expected an extractive reader or a "
-            "language model",
-            hint="leave {reader} out, or give a folder of `rag train reader`, or openai:BASE_URL#MODEL",
-            arguments=("reader",),
-        )
-    tuning = tune_confidence(pipeline, questions, pipeline.reader.calibration, settings)
-    save_calibrated(str(reader) if reader else None, out, tuning.calibration)
-    return tuning
-
-
-def _ask(
-    system: System, questions: Sequence[Question], settings: EvaluationSettings
-) -> tuple[Float64, Bool]:
-    """Logits (Q, 2) that the first answer is right and that there is none; and what was the
-    case.
-    """
-    logits = list[Float64]()
-    truth = list[tuple[bool, bool]]()
-    options = AnswerOptions(top_k=settings.read, n_best=1)
-    with Progress(len(questions), "questions", "ask") as progress:
-        for begin in range(0, len(questions), settings.batch_size):
-            part = questions[begin : begin + settings.batch_size]
-            for question, outcome in zip(part, system.answer(part, options, []), strict=True):
-                answers = outcome.short
-                assert answers is not None, "the system has a reader"
-                matcher = AnswerMatcher(question.answers, question.answer_profile)
-                passages = [passage for _, passage in outcome.result.passages]
-                holds = any(matcher.matches(passage.text) for passage in passages)
-                text = ""
-                chances = (0.0, 1.0)
-                if answers.answers:
-                    best = answers.answers[0]
-                    text = best.text
-                    chances = (best.confidence, answers.no_answer_confidence)
-                is_right = exact_match(text, question.answers, question.answer_profile)
-                logits.append(np.clip(logit(chances), -_MAX_LOGIT, _MAX_LOGIT))
-                truth.append((holds and is_right, not holds))
-            progress.update(len(part))
-    return np.array(logits, dtype=float), np.array(truth, dtype=bool)
-
-
-def _shifted(fitted: Sequence[float], shift: float, slope: float) -> tuple[float, ...]:
-    bias, *slopes = (slope * value for value in fitted)
-    return tuple(round(value, 4) for value in (bias + shift, *slopes))
+    with Pipeline.open(index, **opening) as pipeline:
+        if isinstance(pipeline.reader, LanguageModelReader):
+            second = pipeline.reader.tuned(None, ExtractiveReader.load())
+            found = tune_language_model(pipeline, second, questions, settings)
+            save_tuned(str(reader), out, found.fitted, found.n)
+            return found
+        is_folder = reader is None or isinstance(reader, str | Path)
+        if not is_folder or not isinstance(pipeline.reader, ExtractiveReader):
+            raise ConfigError(
+                f"{reader} is a {type(pipeline.reader).__name__}, expected an extractive reader or "
+                "a language model",
+                hint="leave {reader} out, or give a folder of `rag train reader`, or "
+                "openai:BASE_URL#MODEL",
+                arguments=("reader",),
+            )
+        tuning = tune_confidence(pipeline, questions, pipeline.reader.calibration, settings)
+        save_calibrated(str(reader) if reader else None, out, tuning.fitted)
+        return tuning

@@ -14,8 +14,12 @@ from rag.metrics.multihop import Fact
 
 PassageLookup = Callable[[str], Passage | None]
 _NOTES = {  # what may be the matter with the gold passages of questions
-    "missing": "known, but not in this index: figures by gold passage leave them out",
-    "incomplete": "not all in this index: figures by gold passage count the others as not retrieved",
+    "missing": "the gold passages of {:,} questions are known, but not in this index: figures by gold "
+    "passage leave them out",
+    "incomplete": "the gold passages of {:,} questions are not all in this index: figures by gold "
+    "passage count the others as not retrieved",
+    "by_document": "the gold ids of {:,} questions name documents: passages are judged by the "
+    "document that they were cut from",
 }
 
 
@@ -80,8 +84,7 @@ class GoldResolver:
     with them.
 
     Attributes:
-        counts: number of questions, by the names of `_NOTES`, and "by_document": their gold ids
-            name documents that the index holds in passages.
+        counts: number of questions, by the names of `_NOTES`.
     """
 
     def __init__(self, passages: PassageStore, documents: Documents) -> None:
@@ -101,30 +104,19 @@ class GoldResolver:
         if kind == "title":
             self.counts["incomplete"] += not all(key in self._titles for key in keys)
             return question
-        place = self._lookup.find([question])[0]
-        if place.how == "document":
+        [found] = self._lookup.find([question])
+        if found.how == "document":
             self.counts["by_document"] += 1
             return replace(question, gold_are_documents=True)
-        is_named = bool(question.gold_passage_ids)
-        if (place.how == "id" and is_named) or (place.how == "none" and not is_named):
-            self.counts["incomplete"] += needs_all(question) and len(place.rows) < len(keys)
+        if found.how == ("id" if question.gold_passage_ids else "none"):
+            self.counts["incomplete"] += needs_all(question) and len(found.rows) < len(keys)
             return question
-        self.counts["missing"] += not place.rows
-        return replace(
-            question, gold_passage_ids=tuple(self._passages[row].id for row in place.rows)
-        )
+        self.counts["missing"] += not found.rows
+        ids = tuple(self._passages[row].id for row in found.rows)
+        return replace(question, gold_passage_ids=ids)
 
     def notes(self) -> list[str]:
         """Warnings about the figures by gold passage."""
-        lines = [
-            f"the gold passages of {self.counts[kind]:,} questions are {what}"
-            for kind, what in _NOTES.items()
-            if self.counts[kind]
+        return [
+            what.format(self.counts[kind]) for kind, what in _NOTES.items() if self.counts[kind]
         ]
-        count = self.counts["by_document"]
-        if count:
-            lines.append(
-                f"the gold ids of {count:,} questions name documents: passages are judged by the document "
-                "that they were cut from"
-            )
-        return lines

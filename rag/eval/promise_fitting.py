@@ -10,12 +10,11 @@ import numpy as np
 
 from rag.answering import AnswerOptions
 from rag.core.arrays import Float64
-from rag.core.errors import ReaderError
 from rag.core.log import Progress
 from rag.core.types import Claim, Promise, Question
 from rag.data.text import exact_match
 from rag.eval.settings import EvaluationSettings
-from rag.eval.systems import System, system_of
+from rag.eval.systems import System, ask_all, system_of
 from rag.metrics.selective import Limits, fit_threshold
 from rag.options import OpenOptions
 from rag.pipeline import Pipeline
@@ -52,27 +51,19 @@ def judge_answers(
     Raises:
         ReaderError: a question could not be read, so that nothing can be said of its answer.
     """
-    options = AnswerOptions(top_k=settings.read)
-    failures = list[ReaderError]()
     rows = list[tuple[float, bool, bool]]()
-    with Progress(len(questions), "questions", "ask") as progress:
-        for begin in range(0, len(questions), settings.batch_size):
-            part = questions[begin : begin + settings.batch_size]
-            outcomes = system.answer(part, options, failures)
-            if failures:
-                raise failures[0]
-            for question, outcome in zip(part, outcomes, strict=True):
-                shown = outcome.shown
-                if shown is None or shown.kind != "answer":
-                    continue
-                text = ""
-                confidence = 0.0
-                if shown.answers:
-                    text = shown.answers[0].text
-                    confidence = shown.answers[0].confidence
-                is_right = exact_match(text, question.answers, question.answer_profile)
-                rows.append((confidence, not is_right, not question.answers))
-            progress.update(len(part))
+    options = AnswerOptions(top_k=settings.read)
+    for question, outcome in ask_all(system, questions, options, settings.batch_size):
+        shown = outcome.shown
+        if shown is None or shown.kind != "answer":
+            continue
+        text = ""
+        confidence = 0.0
+        if shown.answers:
+            text = shown.answers[0].text
+            confidence = shown.answers[0].confidence
+        is_right = exact_match(text, question.answers, question.answer_profile)
+        rows.append((confidence, not is_right, not question.answers))
     return np.array(rows, np.float64).reshape(-1, 3).T
 
 

@@ -7,12 +7,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from rag.core.types import JudgedSentence
 from rag.data.files.rows import json_records
 from rag.metrics.multihop import Fact
+
+
+def _defined(scores: dict[str, float | None]) -> dict[str, float | None]:
+    """The figures with None for NaN."""
+    return {name: None if value != value else value for name, value in scores.items()}
 
 
 class _Stored(BaseModel):
@@ -73,7 +79,7 @@ class QuestionRecord(_Stored):
     id: str
     question: str
     answers: list[str]
-    scores: dict[str, float | None]
+    scores: Annotated[dict[str, float | None], AfterValidator(_defined)]
     stage: str | None
     hits: list[StoredHit]
     timings_ms: dict[str, float]

@@ -1,8 +1,9 @@
 """A self-contained HTML page about an evaluation, or several side by side."""
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
+from itertools import chain
 
 from rag.core.errors import ConfigError, MissingDependencyError
 from rag.core.optional import require
@@ -12,6 +13,7 @@ from rag.eval.records import QuestionRecord
 from rag.eval.results import Evaluation, percent, with_interval
 from rag.eval.scoring import STAGES
 
+_Points = list[tuple[float, float]]
 # Questions shown for each system.
 _WORST = 20
 
@@ -40,11 +42,8 @@ def render_report(evaluations: Sequence[Evaluation]) -> str:
     environment.filters |= {"percent": percent, "with_interval": with_interval}
     environment.globals |= {"find_figure": find_figure, "stages": STAGES}
     least_depth = min(map(depth_of, evaluations))
-    figures: dict[str, None] = {}
-    for evaluation in evaluations:
-        for name in evaluation.metrics["figures"]:
-            if (find_figure(name).depth or 0) <= least_depth:
-                figures[name] = None
+    names = dict.fromkeys(chain.from_iterable(each.metrics["figures"] for each in evaluations))
+    figures = [name for name in names if (find_figure(name).depth or 0) <= least_depth]
     main = main_figures(figures)
     worst = [(each.name, worst_records(each.records(), _WORST)) for each in evaluations]
     return environment.get_template("report.html").render(
@@ -61,50 +60,47 @@ def draw_plots(evaluations: Sequence[Evaluation]) -> list[str]:
     """Two plots as SVG: answers over retrieved passages, and correctness over confidence; those
     that there are figures for, and none without matplotlib.
     """
-    curves = []
-    bins = []
-    for evaluation in evaluations:
-        curve = evaluation.metrics["curve"]
-        calibration = evaluation.metrics["calibration"]
-        if curve:
-            curves.append((evaluation.name, curve, "k", "value"))
-        if calibration:
-            bins.append((evaluation.name, calibration["bins"], "confidence", "accuracy"))
     try:
         require("matplotlib", extra="report")
     except MissingDependencyError:
         return []
+    curves: dict[str, _Points] = {}
+    bins: dict[str, _Points] = {}
+    for evaluation in evaluations:
+        curve = evaluation.metrics["curve"]
+        calibration = evaluation.metrics["calibration"]
+        if curve:
+            curves[evaluation.name] = [(point["k"], point["value"]) for point in curve]
+        if calibration:
+            points = [(each["confidence"], each["accuracy"]) for each in calibration["bins"]]
+            bins[evaluation.name] = points
+    plots = []
+    if curves:
+        plots.append(_plot(curves, "Questions with an answer in the first k passages", "log"))
+    if bins:
+        plots.append(_plot(bins, "Right answers, by confidence (dashed: ideal)", "linear"))
+    return plots
+
+
+def _plot(lines: Mapping[str, _Points], title: str, scale: str) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    plots = []
-    for lines, title, scale in (
-        (curves, "Questions with an answer in the first k passages", "log"),
-        (bins, "Right answers, by confidence (dashed: ideal)", "linear"),
-    ):
-        if not lines:
-            continue
-        figure = Figure(figsize=(5, 3.4), layout="constrained")
-        axes = figure.subplots()
-        for name, points, x, y in lines:
-            axes.plot(
-                [point[x] for point in points],
-                [point[y] for point in points],
-                marker=".",
-                label=name,
-            )
-        if scale == "linear":
-            axes.plot([0, 1], [0, 1], linestyle="--", color="gray")
-        axes.set(title=title, xscale=scale, ylim=(0, 1.02))
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.grid(alpha=0.3)
-        if len(lines) > 1:
-            axes.legend()
-        out = StringIO()
-        with rc_context({"svg.fonttype": "none", "svg.hashsalt": "report"}):
-            figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-        plots.append(out.getvalue()[out.getvalue().index("<svg") :])
-    return plots
+    figure = Figure(figsize=(5, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for name, points in lines.items():
+        axes.plot(*zip(*points, strict=True), marker=".", label=name)
+    if scale == "linear":
+        axes.plot([0, 1], [0, 1], linestyle="--", color="gray")
+    axes.set(title=title, xscale=scale, ylim=(0, 1.02))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.grid(alpha=0.3)
+    if len(lines) > 1:
+        axes.legend()
+    out = StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "report"}):
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return out.getvalue()[out.getvalue().index("<svg") :]
 
 
 def worst_records(records: Iterable[QuestionRecord], limit: int) -> list[QuestionRecord]:
@@ -114,18 +110,13 @@ def worst_records(records: Iterable[QuestionRecord], limit: int) -> list[Questio
     Questions without accepted answers are never shown, as nothing shows that they went wrong.
     """
 
-    def badness(record: QuestionRecord) -> float | None:
-        scores = record.scores
-        if scores.get("em") is not None:
-            return None if scores["em"] == 1.0 else record.confidence or 0.0
-        if scores.get("mrr") is not None and record.first_rank != 1:
-            return record.first_rank or 1e6
-        return None
-
     ranked = []
     for order, record in enumerate(records):
-        value = badness(record)
-        if value is not None:
-            ranked.append((value, -order, record))
+        em = record.scores.get("em")
+        if em is not None:
+            if em != 1.0:
+                ranked.append((record.confidence or 0.0, -order, record))
+        elif record.scores.get("mrr") is not None and record.first_rank != 1:
+            ranked.append((record.first_rank or 1e6, -order, record))
     worst = heapq.nlargest(limit, ranked, key=lambda item: item[:2])
     return [record for _, _, record in worst]

@@ -53,23 +53,19 @@ class Evaluation:
             f"{find_figure(name).title:<32} {with_interval(figures[name])}"
             for name in main_figures(figures)[:_MAX_SHOWN]
         ]
-        if medians := {stage: times["p50"] for stage, times in self.metrics["latency_ms"].items()}:
+        medians = {stage: times["p50"] for stage, times in self.metrics["latency_ms"].items()}
+        if medians:
             total = medians.pop("total")
             stages = ", ".join(f"{stage} {median:.0f}" for stage, median in medians.items())
             lines.append(f"{'Median ms per question':<32} {total:.0f} ({stages})")
         for field_name, groups in self.metrics.get("groups", {}).items():
             names = [name for name in GROUP_FIGURES if name in groups[0]["figures"]]
-            rows = [
-                [
-                    group["value"],
-                    str(group["n"]),
-                    *(with_interval(group["figures"][n]) for n in names),
-                ]
-                for group in groups
-            ]
-            lines += text_table(
-                [field_name, "n", *(find_figure(name).title for name in names)], rows
-            )
+            rows = []
+            for group in groups:
+                cells = [with_interval(group["figures"][name]) for name in names]
+                rows.append([group["value"], str(group["n"]), *cells])
+            titles = [find_figure(name).title for name in names]
+            lines += text_table([field_name, "n", *titles], rows)
         return "\n".join([*lines, *self.notes])
 
 
@@ -101,10 +97,12 @@ def load_evaluations(places: Sequence[str | Path]) -> list[Evaluation]:
         DataError: one holds no finished evaluation.
     """
     paths = [Path(place).resolve() for place in places]
-    if twice := [path for path in paths if paths.count(path) > 1]:
-        raise ConfigError(f"{twice[0]} is given twice", hint="name each result folder once")
+    for path in paths:
+        if paths.count(path) > 1:
+            raise ConfigError(f"{path} is given twice", hint="name each result folder once")
     shared = Path(os.path.commonpath(paths))
-    shared = shared.parent if shared in paths else shared
+    if shared in paths:
+        shared = shared.parent
     return [load_evaluation(path, path.relative_to(shared).as_posix()) for path in paths]
 
 

@@ -9,12 +9,12 @@ and those that could not be read.
 
 import os
 import platform
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ N_BEST = 5
 _MOST_FAILURES = 3
 """Questions in a row at which a server fails before the evaluation stops."""
 
+_Answered = tuple[list[QuestionOutcome], list[ReaderError]]
 _PACKAGES = ("torch", "transformers", "faiss-cpu", "pyserini", "ir_measures", "numpy", "scipy")
 
 
@@ -97,24 +98,23 @@ def evaluate(
         **stated(settings, source),
         "system": dict(system.identity),
     }
-    mark = fingerprint(header)
-    state = {"fingerprint": mark, **header}
     with directory_lock(place):
-        if check_folder(place, state):
+        if check_folder(place, header):
             if not read_json(place / METRICS_NAME).get("failed"):
                 return
-            _reopen(place, state)
+            # The evaluation becomes one that stopped before its figures.
+            write_state(place, header)
+            (place / METRICS_NAME).unlink()
         clean_directory(place)
         started = time.monotonic()
-        stream = _distinct(islice(questions, settings.limit), settings)
+        stream: Iterable[Question] = islice(questions, settings.limit)
         if settings.sample is not None:
-            stream = iter(draw_sample(stream, settings.sample, settings.seed))
-        asking_s = _ask_all(system, stream, place, settings, state)
+            stream = draw_sample(stream, settings.sample, settings.seed)
+        asking_s = _ask_all(system, stream, place, settings, header)
         write_predictions(place / RECORDS_NAME, place, settings.profile)
         metrics: dict[str, Any] = {
             **header,
             **summarise(read_records(place / RECORDS_NAME), settings),
-            "fingerprint": mark,
             "wall_s": {"asking": round(asking_s, 3), "all": round(time.monotonic() - started, 3)},
         }
         finish(place, metrics, command)
@@ -122,9 +122,12 @@ def evaluate(
 
 def finish(place: Path, metrics: Mapping[str, Any], command: str) -> None:
     """Write the figures, with which an evaluation is finished, and how they came about."""
+    versions = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in _PACKAGES:
+        versions[name] = installed_version(name) or "not installed"
     made = {
         "command": command,
-        "versions": _versions(),
+        "versions": versions,
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     atomic_write_json(place / METRICS_NAME, {**metrics, **made})
@@ -146,15 +149,7 @@ def open_journal(place: Path) -> Journal:
     return Journal(part)
 
 
-def _reopen(place: Path, state: Mapping[str, Any]) -> None:
-    """Turn a finished evaluation into one that stopped before its figures."""
-    atomic_write_json(place / _STATE_NAME, state)
-    (place / METRICS_NAME).unlink()
-
-
-def _ask(
-    system: System, batch: Sequence[Question], options: AnswerOptions
-) -> tuple[list[QuestionOutcome], list[ReaderError]]:
+def _ask(system: System, batch: Sequence[Question], options: AnswerOptions) -> _Answered:
     """The outcomes of a batch, and the errors of those questions that could not be read."""
     errors = list[ReaderError]()
     outcomes = system.answer(batch, options, errors)
@@ -163,23 +158,22 @@ def _ask(
         for stage, time_ms in outcomes[0].timings_ms.items()
         if stage in _STAGES
     }
-    scored = [
-        QuestionOutcome(question, outcome, shares_ms, system.document_of)
-        for question, outcome in zip(batch, outcomes, strict=True)
-    ]
+    scored = []
+    for question, outcome in zip(batch, outcomes, strict=True):
+        scored.append(QuestionOutcome(question, outcome, shares_ms, system.document_of))
     return scored, errors
 
 
 def _answers(
     system: System, questions: Iterator[Question], options: AnswerOptions, batch_size: int
-) -> Iterator[tuple[list[QuestionOutcome], list[ReaderError]]]:
+) -> Iterator[_Answered]:
     """The outcomes of batches, or of single questions as they come from a model elsewhere."""
     parallel = 0 if system.reader is None else system.reader.max_concurrent
     if not parallel:
         while batch := list(islice(questions, batch_size)):
             yield _ask(system, batch, options)
         return
-    waiting = set[Future[tuple[list[QuestionOutcome], list[ReaderError]]]]()
+    waiting = set[Future[_Answered]]()
     with ThreadPoolExecutor(parallel) as pool:
         while True:
             for question in islice(questions, parallel - len(waiting)):
@@ -200,7 +194,7 @@ def check_folder(place: Path, header: Mapping[str, Any]) -> bool:
     """Refuse a folder of anything else than this evaluation; return whether it is finished there.
 
     Args:
-        header: the evaluation's, with its fingerprint, or only what is `stated`.
+        header: the evaluation's, or only what is `stated`.
     """
     others = [path.name for path in place.iterdir() if not path.name.startswith(".")]
     if others and not {METRICS_NAME, _STATE_NAME, RECORDS_NAME, _PART_NAME} & {*others}:
@@ -210,31 +204,33 @@ def check_folder(place: Path, header: Mapping[str, Any]) -> bool:
         )
     is_finished = (place / METRICS_NAME).is_file()
     file = place / (METRICS_NAME if is_finished else _STATE_NAME)
-    earlier = read_json(file) if file.is_file() else header
-    compared = ["fingerprint"] if "fingerprint" in header else [*header]
-    if any(earlier.get(key) != header[key] for key in compared):
-        parts = ("settings", "question_set", "system")
-        changed = [key for key in parts if key in header and earlier.get(key) != header[key]]
-        values = differences(
-            *({key: side.get(key) for key in changed} for side in (earlier, header))
-        )
-        raise MismatchedArtifactError(
-            f"{place} holds an evaluation with other {', '.join(changed) or 'settings'} ({values})",
-            hint="choose another --out, or delete that directory",
-        )
+    if file.is_file():
+        earlier = read_json(file)
+        changed = [
+            key for key in header if fingerprint(earlier.get(key)) != fingerprint(header[key])
+        ]
+        if changed:
+            told = [key for key in ("settings", "question_set", "system") if key in changed]
+            values = differences(
+                {key: earlier.get(key) for key in told}, {key: header[key] for key in told}
+            )
+            raise MismatchedArtifactError(
+                f"{place} holds an evaluation with other {', '.join(told or changed)} ({values})",
+                hint="choose another --out, or delete that directory",
+            )
     return is_finished
 
 
 def _ask_all(
     system: System,
-    stream: Iterator[Question],
+    stream: Iterable[Question],
     place: Path,
     settings: EvaluationSettings,
-    state: Any,
+    header: Mapping[str, Any],
 ) -> float:
     """Append the records of all questions that have none yet; returns the seconds spent on them.
 
-    `state`, with which alone this may be continued, is written before the first record.
+    The header, with which alone this may be continued, is written before the first record.
     """
     options = AnswerOptions(
         top_k=settings.retrieve_top_k,
@@ -244,9 +240,9 @@ def _ask_all(
     )
     started = time.monotonic()
     count = settings.sample or settings.limit
-    order = list[str]()
+    order: dict[str, None] = {}
     journal = open_journal(place)
-    unanswered = journal.unanswered(_noting(stream, order))
+    unanswered = journal.unanswered(_distinct(stream, settings, order))
     # Of questions at which the server failed, since the last one that it answered.
     unwritten = list[QuestionRecord]()
     with (
@@ -263,7 +259,7 @@ def _ask_all(
                     hint=f"{gone[0].hint}; the same command continues",
                 )
             if not gone:
-                write_state(place, state)
+                write_state(place, header)
                 journal.append(unwritten)
                 unwritten.clear()
         journal.append(unwritten)
@@ -271,19 +267,14 @@ def _ask_all(
             raise DataError(
                 "there are no questions to evaluate", hint="check the question file and --limit"
             )
-        journal.finish(place / RECORDS_NAME, order)
+        journal.finish(place / RECORDS_NAME, [*order])
     return time.monotonic() - started
 
 
-def _noting(questions: Iterator[Question], ids: list[str]) -> Iterator[Question]:
-    """The same questions, whose ids `ids` gets."""
-    for question in questions:
-        ids.append(question.id)
-        yield question
-
-
-def _distinct(questions: Iterable[Question], settings: EvaluationSettings) -> Iterator[Question]:
-    seen: set[str] = set()
+def _distinct(
+    questions: Iterable[Question], settings: EvaluationSettings, order: dict[str, None]
+) -> Iterator[Question]:
+    """The same questions, whose ids `order` gets."""
     for question in questions:
         if question.answer_profile == REGEX_PROFILE != settings.profile:
             raise ConfigError(
@@ -291,24 +282,12 @@ def _distinct(questions: Iterable[Question], settings: EvaluationSettings) -> It
                 f"{settings.profile} compares words",
                 hint=f"use the profile {REGEX_PROFILE}",
             )
-        if question.id in seen:
+        if question.id in order:
             raise DataError(
                 f"two questions have the id {question.id!r}", hint="give every question its own id"
             )
-        seen.add(question.id)
+        order[question.id] = None
         yield question
-
-
-def _versions() -> dict[str, str]:
-    found = {
-        "python": platform.python_version(),
-        "platform": f"{sys.platform}-{platform.machine()}",
-    }
-    for name in _PACKAGES:
-        here = installed_version(name)
-        if here is not None:
-            found[name] = here
-    return found
 
 
 def write_predictions(records_path: Path, out: Path, profile: str) -> None:
@@ -323,25 +302,20 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> None:
 
     A question without an answer gets "".
     """
-
     # The records are read anew for every file.
+    records = partial(read_records, records_path)
     try:
-        write_run(out / "run.trec", map(_ranking, read_records(records_path)))
+        write_run(out / "run.trec", map(_ranking, records()))
     except DataError as error:
         get_logger(__name__).warning("run.trec is not written: %s", error.message)
-    answers: dict[str, str] = {}
-    for record in read_records(records_path):
-        if "prediction" not in record.model_fields_set:
-            return
-        answers[record.id] = record.prediction or ""
+    if any("prediction" not in record.model_fields_set for record in records()):
+        return
+    answers = {record.id: record.prediction or "" for record in records()}
     atomic_write_json(out / "predictions.squad.json", answers)
-    pairs = (
-        {"question": record.question, "prediction": answers[record.id]}
-        for record in read_records(records_path)
-    )
+    pairs = ({"question": each.question, "prediction": answers[each.id]} for each in records())
     write_json_lines(out / "predictions.nq_open.jsonl", pairs)
     if profile == "hotpot":
-        facts = {record.id: record.facts or [] for record in read_records(records_path)}
+        facts = {record.id: record.facts or [] for record in records()}
         atomic_write_json(out / "predictions.hotpot.json", {"answer": answers, "sp": facts})
 
 

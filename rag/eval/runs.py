@@ -57,23 +57,23 @@ def write_results(
     if filter is not None and not len(pipeline.index.select(filter)):
         get_logger(__name__).warning("no passage meets the filter: every list of hits is empty")
 
-    def searched() -> Iterator[tuple[Question, SearchResult]]:
-        with Progress(len(questions), "questions", "retrieve") as progress:
-            for start in range(0, len(questions), _BATCH_SIZE):
-                batch = questions[start : start + _BATCH_SIZE]
-                texts = [question.text for question in batch]
-                results = pipeline.search(texts, top_k, filter=filter)
-                yield from zip(batch, results, strict=True)
-                progress.update(len(batch))
-
+    searched = _search_all(pipeline, questions, top_k, filter)
     if suffix == "jsonl":
-        write_json_lines(
-            out, (_paths_json(question, result.paths[:top_k]) for question, result in searched())
-        )
+        write_json_lines(out, (_paths_json(q, result.paths[:top_k]) for q, result in searched))
     else:
-        examples = (_as_example(question, result.passages) for question, result in searched())
         write = write_examples if suffix == "json" else write_run
-        write(out, examples)
+        write(out, (_as_example(question, result.passages) for question, result in searched))
+
+
+def _search_all(
+    pipeline: Pipeline, questions: Sequence[Question], top_k: int, filter: Filter | None
+) -> Iterator[tuple[Question, SearchResult]]:
+    with Progress(len(questions), "questions", "retrieve") as progress:
+        for start in range(0, len(questions), _BATCH_SIZE):
+            batch = questions[start : start + _BATCH_SIZE]
+            texts = [question.text for question in batch]
+            yield from zip(batch, pipeline.search(texts, top_k, filter=filter), strict=True)
+            progress.update(len(batch))
 
 
 def _paths_json(question: Question, paths: Paths) -> dict[str, Any]:
@@ -83,16 +83,16 @@ def _paths_json(question: Question, paths: Paths) -> dict[str, Any]:
 
 
 def _as_example(question: Question, hits: RankedPassages) -> Example:
-    answers = question.answers
     profile = question.answer_profile
-    matcher = AnswerMatcher(answers, profile) if answers else None
-    candidates = (
-        Candidate(
-            passage,
-            "retrieved",
-            score=hit.score,
-            has_answer=None if matcher is None else matcher.matches(passage.text),
-        )
-        for hit, passage in hits
+    matcher = AnswerMatcher(question.answers, profile)
+    candidates = []
+    for hit, passage in hits:
+        has_answer = matcher.matches(passage.text) if question.answers else None
+        candidates.append(Candidate(passage, "retrieved", score=hit.score, has_answer=has_answer))
+    return Example(
+        question.id,
+        question.text,
+        question.answers,
+        tuple(candidates),
+        answer_profile=profile,
     )
-    return Example(question.id, question.text, answers, tuple(candidates), answer_profile=profile)

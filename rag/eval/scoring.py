@@ -1,5 +1,6 @@
 """Score a question: one record, all that figures, report and prediction files need."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,16 +44,13 @@ class QuestionOutcome:
     timings_ms: Mapping[str, float]
     document_of: Callable[[str], str] = str
 
-    def key_of(self, passage: Passage) -> str:
-        """The name of a passage in the terms of the question's gold passages."""
-        kind = gold_keys(self.question)[0]
-        if kind == "document":
-            return self.document_of(passage.id)
-        return passage.title if kind == "title" else passage.id
-
     def keys_of(self, ranked: RankedPassages) -> list[str]:
-        """The names of passages, in their order."""
-        return [self.key_of(passage) for _, passage in ranked]
+        """The names of passages in the terms of the question's gold passages, in their order."""
+        kind, _ = gold_keys(self.question)
+        if kind == "title":
+            return [passage.title for _, passage in ranked]
+        ids = [passage.id for _, passage in ranked]
+        return list(map(self.document_of, ids)) if kind == "document" else ids
 
     @property
     def retrieved(self) -> RankedPassages:
@@ -98,7 +96,6 @@ def _record(
     outcome: QuestionOutcome, measured: Mapping[str, float | None], settings: EvaluationSettings
 ) -> QuestionRecord:
     question = outcome.question
-    answers = outcome.answers
     matcher = AnswerMatcher(question.answers, settings.profile)
     flags = [matcher.matches(passage.text) for _, passage in outcome.retrieved]
     first_rank = first_true(flags)
@@ -106,17 +103,17 @@ def _record(
     is_findable = bool(question.answers) and not is_yes_no(question)
     scores: dict[str, float | None] = {}
     stored: dict[str, object] = {}
-    if answers is not None:
-        text = _first_text(answers, settings)
+    if outcome.answers is not None:
+        text = _first_text(outcome.answers, settings)
         facts = None
         if settings.profile == "hotpot":
             read = outcome.retrieved[: settings.read]
-            facts = find_facts(question, answers, read, outcome.paths)
+            facts = find_facts(question, outcome.answers, read, outcome.paths)
             stored |= {"facts": facts, "gold_facts": gold_facts(question)}
-        scores |= _answer_scores(outcome, answers, text, facts, settings)
+        scores |= _answer_scores(outcome, outcome.answers, text, facts, settings)
         if is_findable:
             scores["gold_span_em"] = float(is_in_reach)
-        stored |= _stored_answers(outcome, answers, text)
+        stored |= _stored_answers(outcome, outcome.answers, text)
     # Gold passages are no result of a retriever.
     if not settings.gold:
         if is_findable:
@@ -130,25 +127,19 @@ def _record(
     if outcome.paths:
         best = outcome.paths[:_STORED_TEXTS]
         stored["paths"] = [[passage.id for _, passage in path] for path in best]
-    defined = {name: _defined(value) for name, value in scores.items()}
-    return QuestionRecord.model_validate(
-        {
-            "id": question.id,
-            "question": question.text,
-            "answers": list(question.answers),
-            "scores": defined,
-            "stage": _stage(defined, is_in_reach, is_findable),
-            "first_rank": first_rank,
-            "hits": _stored_hits(outcome, flags),
-            "timings_ms": {name: round(value, 3) for name, value in outcome.timings_ms.items()},
-            **stored,
-        }
-    )
-
-
-def _defined(value: float | None) -> float | None:
-    """The value; None for NaN."""
-    return None if value is None or value != value else value
+    if "em" in scores:
+        stored["stage"] = _stage(scores, is_in_reach, is_findable)
+    fields: dict[str, object] = {
+        "id": question.id,
+        "question": question.text,
+        "answers": list(question.answers),
+        "scores": scores,
+        "stage": None,
+        "first_rank": first_rank,
+        "hits": _stored_hits(outcome, flags),
+        "timings_ms": {name: round(value, 3) for name, value in outcome.timings_ms.items()},
+    }
+    return QuestionRecord.model_validate(fields | stored)
 
 
 def field_values(question: Question | Claim, names: Sequence[str]) -> dict[str, str]:
@@ -174,11 +165,11 @@ def _answer_scores(
 ) -> dict[str, float]:
     """The figures of the answers to a question; NaN where undefined."""
     question = outcome.question
-    scores: dict[str, float] = {}
     accepted = question.answers
     if settings.profile == "squad2" and question.is_impossible:
         # By SQuAD 2's rules no answer is the accepted one.
         accepted = ("",)
+    scores: dict[str, float] = {}
     scores["em"], scores["f1"] = em_and_f1(text, accepted, settings.profile)
     if settings.profile == "hotpot" and question.answers:
         marked = gold_facts(question)
@@ -187,10 +178,9 @@ def _answer_scores(
             # Only the answer can be judged.
             values = {name: values[name] for name in ("em", "f1", "prec", "recall")}
         scores |= values
-    scores["n_best_em"] = float("nan")
-    if question.answers:
-        right = [exact_match(a.text, question.answers, settings.profile) for a in answers.answers]
-        scores["n_best_em"] = float(any(right))
+    texts = [answer.text for answer in answers.answers]
+    right = [exact_match(each, question.answers, settings.profile) for each in texts]
+    scores["n_best_em"] = float(any(right)) if question.answers else math.nan
     scores["answered"] = float(answers.is_answered)
     if answers.answers and answers.answers[0].sentences:
         scores |= citation_scores(answers.answers[0].sentences)
@@ -249,13 +239,11 @@ def _coverage(outcome: QuestionOutcome, settings: EvaluationSettings) -> dict[st
     return scores
 
 
-def _stage(scores: Mapping[str, float | None], is_in_reach: bool, is_findable: bool) -> str | None:
-    """The stage of `STAGES` that caused a miss; None if the system does not answer."""
-    if "em" not in scores:
-        return None
+def _stage(scores: Mapping[str, float | None], is_in_reach: bool, is_findable: bool) -> str:
+    """The stage of `STAGES` that caused a miss."""
     if scores["em"] == 1.0:
         return "correct"
-    if scores["em"] is None or not is_findable:
+    if not is_findable:
         return "unknown"
     return "reading" if is_in_reach else "retrieval"
 
@@ -264,19 +252,21 @@ def _stored_answers(
     outcome: QuestionOutcome, answers: AnswerSet, text: str | None
 ) -> dict[str, object]:
     """The fields of a record that say what was answered."""
-    fields: dict[str, object] = {
-        "confidence": 0.0,
-        "no_answer_confidence": answers.no_answer_confidence,
-        "evidence": None,
-        "n_best": [
+    n_best = []
+    for answer in answers.answers:
+        n_best.append(
             StoredAnswer(
                 text=answer.text,
                 confidence=answer.confidence,
                 score=answer.score,
                 passage_id=answer.evidence.passage_id,
             )
-            for answer in answers.answers
-        ],
+        )
+    fields: dict[str, object] = {
+        "confidence": 0.0,
+        "no_answer_confidence": answers.no_answer_confidence,
+        "evidence": None,
+        "n_best": n_best,
         "reading": dict(answers.reading),
         "prediction": text,
     }
@@ -297,16 +287,17 @@ def _stored_answers(
 
 
 def _stored_hits(outcome: QuestionOutcome, flags: Sequence[bool]) -> list[StoredHit]:
-    keys = gold_keys(outcome.question)[1]
+    gold = gold_keys(outcome.question)[1]
+    keys = outcome.keys_of(outcome.retrieved)
     stored = []
-    for rank, ((hit, passage), has_answer) in enumerate(zip(outcome.retrieved, flags, strict=True)):
-        more: dict[str, object] = {}
-        if keys:
-            more["is_gold"] = outcome.key_of(passage) in keys
+    for rank, (hit, passage) in enumerate(outcome.retrieved):
+        fields: dict[str, object] = {"id": passage.id, "title": passage.title, "score": hit.score}
+        fields["has_answer"] = flags[rank]
+        if gold:
+            fields["is_gold"] = keys[rank] in gold
         if rank < _STORED_TEXTS:
-            more["text"] = passage.text
-        fields = {"id": passage.id, "title": passage.title, "score": hit.score}
-        stored.append(StoredHit.model_validate({**fields, "has_answer": has_answer, **more}))
+            fields["text"] = passage.text
+        stored.append(StoredHit.model_validate(fields))
     return stored
 
 
@@ -326,7 +317,6 @@ def find_facts(
     confidence = defaultdict[str, float](float)
     for answer in answers.answers:
         confidence[answer.evidence.passage_id] += answer.confidence
-    best = answers.answers[0].evidence if answers.answers else None
     passages = list[FactPassage]()
     number: dict[str, int] = {}
     for hit, passage in read:
@@ -334,8 +324,8 @@ def find_facts(
         spans = _spans(question, passage)
         texts = [passage.text[start:end] for start, end in spans]
         at = None
-        if best is not None and best.passage_id == passage.id:
-            at = _sentence_of(best, spans)
+        if answers.answers and answers.answers[0].evidence.passage_id == passage.id:
+            at = _sentence_of(answers.answers[0].evidence, spans)
         passages.append(FactPassage(passage.title, texts, hit.score, confidence[passage.id], at))
     chains = []
     for path in paths:

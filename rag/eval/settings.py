@@ -11,16 +11,16 @@ from rag.config import DEFAULT_SEED, Config
 from rag.core.types import MAX_TOP_K, PolicyName
 from rag.data.text import Profile
 from rag.eval.figures import find_figure
-from rag.metrics import DEFAULT_MEASURES, check_ks
+from rag.metrics import DEFAULT_MEASURES
 
 
-def _check_cut_offs(ks: Sequence[int]) -> tuple[int, ...]:
-    checked = check_ks(ks)
-    if checked[-1] > MAX_TOP_K:
+def _distinct(ks: Sequence[int]) -> tuple[int, ...]:
+    cut_offs = tuple(sorted(set(ks)))
+    if not cut_offs or cut_offs[0] < 1 or cut_offs[-1] > MAX_TOP_K:
         raise ValueError(
-            f"the largest of ks is {checked[-1]}, expected at most {MAX_TOP_K} passages per question"
+            f"ks are {list(cut_offs)}, expected at least one, each from 1 to {MAX_TOP_K} passages"
         )
-    return checked
+    return cut_offs
 
 
 class EvaluationSettings(Config):
@@ -44,7 +44,7 @@ class EvaluationSettings(Config):
     """
 
     profile: Profile = "squad"
-    ks: Annotated[tuple[int, ...], AfterValidator(_check_cut_offs)] = (1, 5, 20, 100)
+    ks: Annotated[tuple[int, ...], AfterValidator(_distinct)] = (1, 5, 20, 100)
     read: int = Field(default=20, ge=1, le=MAX_TOP_K)
     batch_size: int = Field(default=16, ge=1)
     limit: int | None = Field(default=None, ge=1)

@@ -28,10 +28,8 @@ def guess_split(name: str | Path) -> str | None:
         >>> [guess_split(name) for name in ("data/nq-test.qa.csv", "dev-v1.1.json.gz", "questions.jsonl")]
         ['test', 'dev', None]
     """
-    splits = [
-        _WORDS[word] for word in re.findall(r"[a-z]+", Path(name).name.lower()) if word in _WORDS
-    ]
-    return splits[-1] if splits else None
+    words = re.findall(r"[a-z]+", Path(name).name.lower())
+    return next((_WORDS[word] for word in reversed(words) if word in _WORDS), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,17 +42,18 @@ def summarise(records: Iterable[QuestionRecord], settings: EvaluationSettings) -
         "figures"), "latency_ms", "reading".
     """
     scores: list[Mapping[str, float | None]] = []
-    confidence: list[float] = []
+    confidence: list[float | None] = []
     ranks: list[float] = []
     stages = Counter[str]()
     reading = Counter[str]()
     latency = defaultdict[str, list[float]](list)
-    groups = defaultdict[str, _Rows](_rows_by_value)
+    # The value of each field → numbers of its questions.
+    groups = defaultdict[str, dict[str, list[int]]](dict)
     deepest = 0
     failed = 0
     for row, record in enumerate(records):
         scores.append(record.scores)
-        confidence.append(np.nan if record.confidence is None else record.confidence)
+        confidence.append(record.confidence)
         deepest = max(deepest, len(record.hits))
         if record.scores.get("mrr") is not None:
             ranks.append(record.first_rank or np.inf)
@@ -61,7 +62,7 @@ def summarise(records: Iterable[QuestionRecord], settings: EvaluationSettings) -
         for stage, milliseconds in record.timings_ms.items():
             latency[stage].append(milliseconds)
         for name, value in record.groups.items():
-            groups[name][value].append(row)
+            groups[name].setdefault(value, []).append(row)
         reading.update(record.reading)
         failed += bool(record.failure)
     n = len(scores)
@@ -73,7 +74,7 @@ def summarise(records: Iterable[QuestionRecord], settings: EvaluationSettings) -
         "failed": failed,
         "figures": _intervals(columns, settings),
         "curve": _accuracy_curve(np.array(ranks), deepest),
-        "calibration": measure_calibration(np.array(confidence), right),
+        "calibration": measure_calibration(np.array(confidence, np.float64), right),
         "stages": dict(stages.most_common()),
         "groups": grouped,
         "latency_ms": {stage: _percentiles(np.array(times)) for stage, times in latency.items()},
@@ -81,16 +82,10 @@ def summarise(records: Iterable[QuestionRecord], settings: EvaluationSettings) -
     }
 
 
-_Rows = dict[str, list[int]]
-"""The value of a field → numbers of its questions."""
-
-
-def _rows_by_value() -> _Rows:
-    return defaultdict(list)
-
-
 def _group_figures(
-    rows_by_value: _Rows, columns: Mapping[str, Float64], settings: EvaluationSettings
+    rows_by_value: Mapping[str, Sequence[int]],
+    columns: Mapping[str, Float64],
+    settings: EvaluationSettings,
 ) -> list[dict[str, Any]]:
     """The figures of the questions with each value of a field, the largest groups first."""
     by_size = sorted(rows_by_value.items(), key=lambda item: (-len(item[1]), item[0]))
@@ -118,5 +113,8 @@ def _accuracy_curve(ranks: Float64, deepest: int) -> list[dict[str, Any]]:
 
 
 def _percentiles(values: Float64) -> dict[str, float]:
-    figures = {f"p{p}": float(np.percentile(values, p)) for p in _LATENCY_PERCENTILES}
-    return {"mean": float(values.mean()), **figures, "max": float(values.max())}
+    figures = {"mean": float(values.mean())}
+    for percent in _LATENCY_PERCENTILES:
+        figures[f"p{percent}"] = float(np.percentile(values, percent))
+    figures["max"] = float(values.max())
+    return figures

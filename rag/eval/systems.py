@@ -2,8 +2,9 @@
 wrote.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Protocol
@@ -12,13 +13,12 @@ from urllib.parse import unquote
 from rag.answering import (
     AnswerOptions,
     Outcome,
-    Searcher,
     answer_questions,
     check_results,
 )
 from rag.core.errors import ConfigError, DataError, ReaderError
 from rag.core.files import sha256_file
-from rag.core.log import Timer
+from rag.core.log import Progress, Timer
 from rag.core.types import Hit, Passage, Question, RankedPassages, SearchResult
 from rag.data.examples import read_examples
 from rag.eval.gold import PassageLookup, gold_passages
@@ -47,31 +47,54 @@ class System:
     """What answers the questions of an evaluation.
 
     Attributes:
-        answer: questions, options and a list for the errors of reading → an outcome of each, with
-            answers if there is a `reader`. Several threads may call it: they search one at a time.
+        reader: None if it only searches.
+        search: of a pipeline, or of an object with the same method.
+        find: a question and a number of passages → what is taken for its first search.
         document_of: passage id → id of its document, as the index has it.
     """
 
     identity: Mapping[str, object]
     reader: Reader | None
-    answer: Callable[[Sequence[Question], AnswerOptions, list[ReaderError]], list[Outcome]]
+    search: Callable[..., Sequence[SearchResult]]
+    find: Callable[[Question, int], RankedPassages] | None = None
     document_of: Callable[[str], str] = str
+    _lock: Lock = field(default_factory=Lock)
 
+    def answer(
+        self, questions: Sequence[Question], options: AnswerOptions, failures: list[ReaderError]
+    ) -> list[Outcome]:
+        """An outcome of each question, with answers if there is a reader.
 
-def system_of(pipeline: AnswersQuestions, *, is_checked: bool = False) -> System:
-    """The system of an open pipeline, or of an object with the same methods.
+        Several threads may call it: they search one at a time.
 
-    Args:
-        is_checked: its searches check their results themselves.
-    """
+        Args:
+            failures: gets the errors of reading.
+        """
+        found = None
+        if self.find is not None:
+            found = [SearchResult(q.text, self.find(q, options.top_k)) for q in questions]
+        return answer_questions(
+            [question.text for question in questions],
+            options,
+            search=self._search_alone,
+            reader=self.reader,
+            found=found,
+            index_version=str(self.identity.get("index_version", "")),
+            failures=failures,
+        )
 
-    def search(queries: Sequence[str], top_k: int, timer: Timer) -> Sequence[SearchResult]:
-        results = pipeline.search(queries, top_k, timer=timer)
-        if not is_checked:
-            check_results(queries, results)
+    def _search_alone(
+        self, queries: Sequence[str], top_k: int, timer: Timer
+    ) -> Sequence[SearchResult]:
+        with self._lock:
+            results = self.search(queries, top_k, timer=timer)
+        check_results(queries, results)
         return results
 
-    return _system(pipeline.identity, pipeline.reader, search, None)
+
+def system_of(pipeline: AnswersQuestions) -> System:
+    """The system of an open pipeline, or of an object with the same methods."""
+    return System(pipeline.identity, pipeline.reader, pipeline.search)
 
 
 def gold_system(
@@ -83,54 +106,38 @@ def gold_system(
         lookup: passage id → passage, for the texts of gold ids; None: questions quote them.
         identity: of the pipeline that the reader belongs to; the reader's name by default.
     """
-
-    def find(question: Question, top_k: int) -> RankedPassages:
-        return _gold(question, lookup)
-
     alone = {"reader": reader_name(reader), "index_version": ""}
-    return _system(identity or alone, reader, _search_nowhere, find)
+    find = partial(_gold, lookup=lookup)
+    return System(identity or alone, reader, _search_nowhere, find)
 
 
-def _system(
-    identity: Mapping[str, object],
-    reader: Reader | None,
-    search: Searcher,
-    find: Callable[[Question, int], RankedPassages] | None,
-) -> System:
-    """A system that searches, or takes what `find` returns for a question for its first search."""
-    lock = Lock()
-
-    def search_alone(queries: Sequence[str], top_k: int, timer: Timer) -> Sequence[SearchResult]:
-        with lock:
-            return search(queries, top_k, timer)
-
-    def answer(
-        questions: Sequence[Question], options: AnswerOptions, failures: list[ReaderError]
-    ) -> list[Outcome]:
-        found = None
-        if find is not None:
-            found = [SearchResult(q.text, find(q, options.top_k)) for q in questions]
-        return answer_questions(
-            [question.text for question in questions],
-            options,
-            search=search_alone,
-            reader=reader,
-            found=found,
-            index_version=str(identity.get("index_version", "")),
-            failures=failures,
-        )
-
-    return System(identity, reader, answer)
-
-
-def _search_nowhere(queries: Sequence[str], top_k: int, timer: Timer) -> Sequence[SearchResult]:
+def _search_nowhere(queries: Sequence[str], top_k: int, *, timer: Timer) -> Sequence[SearchResult]:
     raise ConfigError(
         "a policy that searches on has nothing to search here",
         hint="leave the policy at once, or evaluate an index without gold passages",
     )
 
 
-def _gold(question: Question, lookup: PassageLookup | None) -> RankedPassages:
+def ask_all(
+    system: System, questions: Sequence[Question], options: AnswerOptions, batch_size: int
+) -> Iterator[tuple[Question, Outcome]]:
+    """Every question with its outcome.
+
+    Raises:
+        ReaderError: a question could not be read, so that nothing can be said of its answer.
+    """
+    failures = list[ReaderError]()
+    with Progress(len(questions), "questions", "ask") as progress:
+        for begin in range(0, len(questions), batch_size):
+            part = questions[begin : begin + batch_size]
+            outcomes = system.answer(part, options, failures)
+            if failures:
+                raise failures[0]
+            yield from zip(part, outcomes, strict=True)
+            progress.update(len(part))
+
+
+def _gold(question: Question, top_k: int, lookup: PassageLookup | None) -> RankedPassages:
     passages = gold_passages(question, lookup)
     if not passages:
         raise DataError(
@@ -165,39 +172,32 @@ def open_results(path: Path, lookup: PassageLookup | None) -> tuple[System, int]
     def find(question: Question, top_k: int) -> RankedPassages:
         return rankings.get(question.id, rankings.get(question.text, ()))[:top_k]
 
-    identity = {
-        "retriever": path.name,
-        "sha256": sha256_file(path),
-        "reader": None,
-        "index_version": "",
-    }
-    system = _system(identity, None, _search_nowhere, find)
+    identity = {"retriever": path.name, "sha256": sha256_file(path), "reader": None}
+    system = System({**identity, "index_version": ""}, None, _search_nowhere, find)
     return system, max(map(len, rankings.values()))
 
 
 def _read_dpr(path: Path) -> dict[str, RankedPassages]:
-    return {
-        example.question: [
-            (
-                Hit(-1, candidate.passage.id or f"{rank}", candidate.score or -float(rank)),
-                candidate.passage,
-            )
-            for rank, candidate in enumerate(example.candidates)
-        ]
-        for example in read_examples(path, needs="passages")
-    }
+    rankings: dict[str, RankedPassages] = {}
+    for example in read_examples(path, needs="passages"):
+        ranking = []
+        for rank, candidate in enumerate(example.candidates):
+            passage = candidate.passage
+            hit = Hit(-1, passage.id or str(rank), candidate.score or -float(rank))
+            ranking.append((hit, passage))
+        rankings[example.question] = ranking
+    return rankings
 
 
 def _read_trec(path: Path, lookup: PassageLookup | None) -> dict[str, RankedPassages]:
     from ir_measures import read_trec_run
 
+    find = lookup or _unknown
     rankings: dict[str, list[tuple[Hit, Passage]]] = {}
     try:
         for row in read_trec_run(str(path)):
-            passage = lookup(row.doc_id) if lookup is not None else Passage(row.doc_id, "", "")
-            # our own runs hold ids with white space encoded
-            if passage is None and lookup is not None:
-                passage = lookup(unquote(row.doc_id))
+            # Our own runs hold ids with white space encoded.
+            passage = find(row.doc_id) or find(unquote(row.doc_id))
             if passage is None:
                 message = f"{path}: the index has no passage {row.doc_id!r}"
                 raise DataError(message, hint="give the index that was searched")
@@ -206,7 +206,11 @@ def _read_trec(path: Path, lookup: PassageLookup | None) -> dict[str, RankedPass
     except (ValueError, IndexError) as error:
         hint = "expected: qid Q0 docid rank score tag"
         raise DataError(f"{path}: no TREC run ({error})", hint=hint) from error
-    return {
-        question: sorted(ranking, key=lambda pair: Hit.sort_key(pair[0]))
-        for question, ranking in rankings.items()
-    }
+    for ranking in rankings.values():
+        ranking.sort(key=lambda pair: Hit.sort_key(pair[0]))
+    return {**rankings}
+
+
+def _unknown(passage_id: str) -> Passage:
+    """A passage of which the id alone is known."""
+    return Passage(passage_id, "", "")

@@ -32,10 +32,6 @@ def measure_calibration(
     """
     confidence = np.asarray(confidences, np.float64)
     hit = np.asarray(correct, np.float64)
-    if confidence.shape != hit.shape or confidence.ndim != 1:
-        raise DataError(
-            f"one confidence per prediction: found shapes {confidence.shape} and {hit.shape}"
-        )
     is_defined = ~np.isnan(confidence) & ~np.isnan(hit)
     confidence = confidence[is_defined]
     hit = hit[is_defined]

@@ -5,9 +5,7 @@ official ones.
 from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 
-from rag.core.errors import DataError
 from rag.data.text import exact_match, overlap
-from rag.metrics import check_ks
 from rag.metrics.ranking import first_true
 
 Fact = tuple[str, int]
@@ -21,7 +19,7 @@ def multihop_scores(
 
     Args:
         retrieved: passage ids or titles, best first.
-        gold: ids or titles of all passages that are needed.
+        gold: ids or titles of all passages that are needed; at least one.
 
     Returns:
         For every k "passage_em@k" (all gold passages are among them), "passage_any@k" (at least one
@@ -34,10 +32,8 @@ def multihop_scores(
     Note: in the literature "recall@k" may mean any of the three.
     """
     needed = set(gold)
-    if not needed:
-        raise DataError("a question has no gold passages, so coverage is undefined")
     scores: dict[str, float] = {}
-    for k in check_ks(ks):
+    for k in ks:
         present = len(needed.intersection(retrieved[:k]))
         scores[f"passage_em@{k}"] = float(present == len(needed))
         scores[f"passage_any@{k}"] = float(present > 0)
@@ -52,7 +48,7 @@ def path_scores(
 
     Args:
         paths: ids or titles of each path's passages, the best path first.
-        gold: ids or titles of the passages that are needed, in hop order.
+        gold: ids or titles of the passages that are needed, in hop order; at least one.
         ks: cut-offs, in paths.
 
     Returns:
@@ -71,11 +67,9 @@ def path_scores(
         2021 (their path recall is path_em@k, their recall@k is path_cover@k).
     """
     hops = list(dict.fromkeys(gold))
-    if not hops:
-        raise DataError("a question has no gold passages, so its paths cannot be judged")
     rank = first_true([set(path) == set(hops) for path in paths])
     scores: dict[str, float] = {}
-    for k in check_ks(ks):
+    for k in ks:
         passages = set(chain.from_iterable(paths[:k]))
         scores[f"path_em@{k}"] = float(rank is not None and rank <= k)
         scores[f"path_cover@{k}"] = float(passages.issuperset(hops))
@@ -85,10 +79,7 @@ def path_scores(
 
 
 def score_hotpot(
-    answer: str | None,
-    facts: Iterable[Sequence[object]] | None,
-    gold: str,
-    gold_facts: Iterable[Fact] = (),
+    answer: str | None, facts: Iterable[Fact] | None, gold: str, gold_facts: Iterable[Fact] = ()
 ) -> dict[str, float]:
     """The twelve official figures of one question: em, f1, prec and recall, plain and with sp_ and
     joint_.
@@ -98,13 +89,12 @@ def score_hotpot(
         facts: predicted (title, sentence index) pairs; None if the prediction file has none.
 
     Example:
-        >>> scores = score_hotpot("yes", [["A", 0], ["A", 0], ["B", 2]], "yes", [("A", 0), ("B", 1)])
+        >>> scores = score_hotpot("yes", [("A", 0), ("A", 0), ("B", 2)], "yes", [("A", 0), ("B", 1)])
         >>> scores["em"], scores["sp_em"], scores["sp_f1"], scores["joint_f1"]
         (1.0, 0.0, 0.5, 0.5)
 
     Note: joint figures need both parts, as in the official script. Also for sets in HotpotQA's
-        shape
-    (2WikiMultiHopQA, MuSiQue).
+        shape (2WikiMultiHopQA, MuSiQue).
 
     Source: Yang et al., HotpotQA, EMNLP 2018, section 5.2, and its evaluation script.
     """
@@ -118,7 +108,7 @@ def score_hotpot(
         values["prec"] = words.precision
         values["recall"] = words.recall
     if facts is not None:
-        predicted = set(map(_fact, facts))
+        predicted = set(facts)
         expected = set(gold_facts)
         shared = len(predicted & expected)
         values["sp_em"] = float(predicted == expected)
@@ -134,9 +124,3 @@ def score_hotpot(
 
 def _harmonic_mean(precision: float, recall: float) -> float:
     return 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
-
-
-def _fact(fact: Sequence[object]) -> Fact:
-    if len(fact) != 2 or not isinstance(fact[0], str) or not isinstance(fact[1], int):
-        raise DataError(f"supporting fact {fact!r}: expected [title, sentence index]")
-    return fact[0], fact[1]

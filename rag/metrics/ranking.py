@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rag.core.arrays import Float64
-from rag.core.errors import ConfigError, DataError
-from rag.metrics import DEFAULT_MEASURES, check_ks
+from rag.metrics import DEFAULT_MEASURES
 
 # Questions that are scored at once.
 _QUESTIONS = 256
@@ -37,7 +36,7 @@ def rank_figures(ranks: Sequence[int | None], ks: Iterable[int]) -> dict[str, Fl
         ([1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 0.25, 0.0])
     """
     rank_of = np.array([math.inf if rank is None else rank for rank in ranks], dtype=np.float64)
-    figures = {f"top{k}": (rank_of <= k).astype(np.float64) for k in check_ks(ks)}
+    figures = {f"top{k}": (rank_of <= k).astype(np.float64) for k in ks}
     return {**figures, "mrr": 1.0 / rank_of}
 
 
@@ -81,7 +80,7 @@ def trec_measures(
     """Recall, MRR, MAP, nDCG, … of every question by trec_eval's rules.
 
     Args:
-        rankings: question id → passage ids, best first.
+        rankings: question id → passage ids, each once, the best first.
         qrels: question id → passage id → grade. Questions without a relevant passage are left out
             of the result; questions without a ranking score 0.
         measures: names in the syntax of ir_measures ("R@20", "RR", "AP", "nDCG@10", "P@5",
@@ -97,34 +96,16 @@ def trec_measures(
     """
     import ir_measures as ir
 
-    parsed = {name: _measure(ir, name) for name in dict.fromkeys(measures)}
-    judged = {
-        question: grades
-        for question, grades in qrels.items()
-        if max(grades.values(), default=0) > 0
-    }
-    values = {name: dict.fromkeys(judged, 0.0) for name in parsed}
+    judged: dict[str, dict[str, int]] = {}
     run: dict[str, dict[str, float]] = {}
-    for question in judged:
-        ranking = rankings.get(question, ())
-        if len(set(ranking)) != len(ranking):
-            raise DataError(f"question {question!r}: a passage occurs twice in its ranking")
-        # Scores fall with the rank: trec_eval orders by them, and ties in its own way.
-        if ranking:
+    for question, grades in qrels.items():
+        if max(grades.values(), default=0) > 0:
+            judged[question] = dict(grades)
+            # Scores fall with the rank: trec_eval orders by them, and ties in its own way.
+            ranking = rankings.get(question, ())
             run[question] = {passage: -float(rank) for rank, passage in enumerate(ranking)}
-    if run:
-        names = {measure: name for name, measure in parsed.items()}
-        judgements = {question: dict(judged[question]) for question in run}
-        for metric in ir.iter_calc(list(parsed.values()), judgements, run):
-            values[names[metric.measure]][metric.query_id] = float(metric.value)
+    names = {ir.parse_measure(name): name for name in measures}
+    values = {name: dict.fromkeys(judged, 0.0) for name in measures}
+    for metric in ir.iter_calc([*names], judged, run):
+        values[names[metric.measure]][metric.query_id] = float(metric.value)
     return values
-
-
-def _measure(ir: Any, name: str) -> Any:
-    try:
-        return ir.parse_measure(name)
-    except (ValueError, NameError, SyntaxError) as error:
-        raise ConfigError(
-            f"unknown retrieval measure {name!r}",
-            hint="for example R@20, RR, AP, nDCG@10, P@5, Success@5",
-        ) from error

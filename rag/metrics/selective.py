@@ -174,16 +174,13 @@ def _sorted(
     """Confidences, wrong ones and questions without an answer (3, n), the surest first."""
     confidence = np.asarray(confidences, np.float64)
     absent = np.zeros_like(confidence) if has_no_answer is None else has_no_answer
-    columns = [confidence, np.asarray(is_wrong, np.float64), np.asarray(absent, np.float64)]
-    shapes = [column.shape for column in columns]
-    if shapes != [(confidence.size,)] * 3:
-        raise DataError(f"one confidence and one judgement per question: found shapes {shapes}")
     if not ((confidence >= 0.0) & (confidence <= 1.0)).all():
         raise DataError(
             "a confidence does not lie between 0 and 1",
             hint="pass the calibrated confidence of an answer, not its score",
         )
-    return np.stack(columns)[:, np.argsort(-confidence, kind="stable")]
+    columns = np.array([confidence, is_wrong, absent], np.float64)
+    return columns[:, np.argsort(-confidence, kind="stable")]
 
 
 def _refusal(tests: list[_Test], row: int, confidence: float) -> DataError:

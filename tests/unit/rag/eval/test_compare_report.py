@@ -1,8 +1,8 @@
 """Comparisons of finished evaluations and the report page."""
 
+import re
 import sys
 from collections.abc import Sequence
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -136,50 +136,22 @@ def test_comparisons_that_make_no_sense_are_refused(
         load_evaluation(tmp_path / "nothing")
 
 
-class Page(HTMLParser):
-    """Collects tags, and checks that they nest."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def check_page(text: str) -> Page:
-    page = Page(text)
+def check_page(text: str) -> None:
+    """Nothing of a question set runs, and nothing is loaded from elsewhere."""
     assert NASTY not in text
-    assert not any(tag in ("script", "link", "img", "iframe", "image") for tag, _ in page.tags)
-    for _, attributes in page.tags:
-        assert not any(name.startswith("on") for name in attributes)
-        for name in ("src", "href"):
-            assert (attributes.get(name) or "#").startswith("#")
-    assert "url(http" not in text
-    return page
+    unsafe = r"""<(script|link|img|iframe|image)\b|<[^>]*\s(on\w+=|(src|href)="[^#])|url\(http"""
+    assert re.search(unsafe, text) is None
 
 
 def test_report_of_one_system(tmp_path: Path, system: Any, questions: list[Question]) -> None:
     nasty = Question("x", f"{NASTY} Danube?", (NASTY, "Forest & Co"), ("p0",))
     evaluation = run(system, [*questions, nasty], tmp_path / "one")
     text = render_report([evaluation])
-    page = check_page(text)
+    check_page(text)
     assert "&lt;script&gt;" in text
     assert "Exact match" in text
     assert with_interval(evaluation.metrics["figures"]["em"]) in text
-    assert sum(tag == "svg" for tag, _ in page.tags) == 2
+    assert text.count("<svg") == 2
     assert "<mark>near Rotterdam</mark>" in text
     assert "against" not in text
 

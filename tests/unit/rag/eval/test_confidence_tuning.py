@@ -70,14 +70,14 @@ def test_a_confidence_that_is_too_modest_is_put_right() -> None:
     assert tuning.unanswerable == corpus.empty.sum()
     assert tuning.ece_after < 0.6 * tuning.ece_before
     right = Corpus(400, shift=0.0)
-    assert tune_confidence(
-        right, right.questions, OLD, SETTINGS
-    ).calibration.right == pytest.approx(OLD.right, abs=0.35)
+    assert tune_confidence(right, right.questions, OLD, SETTINGS).fitted.right == pytest.approx(
+        OLD.right, abs=0.35
+    )
 
 
 def test_the_fitted_calibration_shifts_the_readers_own_confidence() -> None:
     corpus = Corpus(60, shift=2.0)
-    new = tune_confidence(corpus, corpus.questions, OLD, SETTINGS).calibration
+    new = tune_confidence(corpus, corpus.questions, OLD, SETTINGS).fitted
     assert new.right is not None
     answers = [Span("x", 1.0, 0, (0, 1)), Span("y", 0.0, 0, (2, 3))]
     ranked = Ranked(answers, 0.5, np.array([1.0, 0.5, 0.0, 0.7, 0.2]))
@@ -94,8 +94,8 @@ def test_no_answer_is_not_fitted_to_questions_that_all_have_one() -> None:
     corpus.empty[:] = False
     questions = [Question(item.id, item.text, ("yellow",)) for item in corpus.questions]
     tuning = tune_confidence(corpus, questions, OLD, SETTINGS)
-    assert (tuning.unanswerable, tuning.calibration.absent) == (0, OLD.absent)
-    assert tuning.calibration.right != OLD.right
+    assert (tuning.unanswerable, tuning.fitted.absent) == (0, OLD.absent)
+    assert tuning.fitted.right != OLD.right
 
 
 def test_what_cannot_be_fitted_is_refused() -> None:

@@ -45,5 +45,3 @@ def test_nothing_to_measure_and_bad_values() -> None:
     assert measure_calibration([np.nan], [1.0]) is None
     with pytest.raises(DataError, match="between 0 and 1"):
         measure_calibration([3.5], [1])
-    with pytest.raises(DataError, match="one confidence per prediction"):
-        measure_calibration([0.5, 0.5], [1])

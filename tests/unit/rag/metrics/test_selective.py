@@ -101,8 +101,6 @@ SURE = [0.9] * 100
             {"max_false_answers": 0.2},
             "0 questions without an answer to judge, .* 14",
         ),
-        ([0.9, 0.8], [False], {}, "found shapes"),
-        ([[0.9]], [[False]], {}, "found shapes"),
         ([1.5], [False], {}, "between 0 and 1"),
         ([float("nan")], [False], {}, "between 0 and 1"),
     ],

@@ -10,7 +10,7 @@ import pytest
 
 from rag.core.errors import DataError, EndpointError
 from rag.core.types import Hit, Passage, Question, SearchResult
-from rag.eval.language_model_tuning import tune_language_model
+from rag.eval.confidence_tuning import tune_language_model
 from rag.eval.settings import EvaluationSettings
 from readers.llm.confidence import Signs, answer_log_p, confidence
 from readers.llm.prompt import Completion
