@@ -79,17 +79,21 @@ class _Contexts:
         return self._indexes[language]
 
 
-def run_languages_benchmark(questions: Path, encoder: str | None = None) -> Report:
+def run_languages_benchmark(
+    questions: Path, encoder: str | None = None, english: Path | None = None
+) -> Report:
     """BM25 by Lucene's analysis of a question's language, and by its English one.
 
     The contexts of all questions, of all languages, are the passages of one index; a question is
-    right where its own context comes first. With an encoder also dense and hybrid search, and dense
-    search by the questions of each language over the contexts of English, and the reverse.
+    right where its own context comes first. With an encoder also dense and hybrid search; with
+    English originals dense search by the questions of each language over their contexts, and the
+    reverse.
 
     Args:
         questions: Questions with their contexts, as SQuAD's, whose ids begin with the language and a
             hyphen, as in XQuAD.
         encoder: Folder or hub name of a multilingual encoder.
+        english: Questions whose ids are those of their translations without the language.
 
     Raises:
         DataError: there is no question in a language that has an analyser.
@@ -124,14 +128,14 @@ def run_languages_benchmark(questions: Path, encoder: str | None = None) -> Repo
                 pooled[system].append(values)
         whole = {system: np.concatenate(ranks) for system, ranks in pooled.items()}
         report.rows["all"] = _row(whole)
-        for name, crossed in _crossed(asked).items() if encoder else ():
-            found = [
-                _Contexts(
-                    Path(folder) / f"{name} {number}", [pair.context for pair in pairs], encoder
-                ).reciprocal_ranks(pairs, ENGLISH, "dense")
-                for number, pairs in enumerate(crossed)
-            ]
-            report.rows[name] = _row({"dense": np.concatenate(found)})
+        if encoder and english:
+            for name, crossed in _crossed(asked, english).items():
+                found: list[Float64] = []
+                for number, pairs in enumerate(crossed):
+                    place = Path(folder) / f"{name} {number}"
+                    others = _Contexts(place, [pair.context for pair in pairs], encoder)
+                    found.append(others.reciprocal_ranks(pairs, ENGLISH, "dense"))
+                report.rows[name] = _row({"dense": np.concatenate(found)})
     return report
 
 
@@ -148,17 +152,17 @@ def _row(ranks: Mapping[str, Float64]) -> dict[str, Figure]:
     return row
 
 
-def _crossed(asked: Mapping[str, Mapping[str, _Asked]]) -> dict[str, list[list[_Asked]]]:
-    """Questions of each other language with the contexts of their English translations, and the
-    reverse.
-    """
-    english = asked.get(ENGLISH, {})
-    to_english: list[list[_Asked]] = []
-    from_english: list[list[_Asked]] = []
-    for language, translated in asked.items():
-        shared = sorted(translated.keys() & english.keys())
-        if language == ENGLISH or not shared:
-            continue
-        to_english.append([_Asked(translated[id].text, english[id].context) for id in shared])
-        from_english.append([_Asked(english[id].text, translated[id].context) for id in shared])
+def _crossed(
+    asked: Mapping[str, Mapping[str, _Asked]], english: Path
+) -> dict[str, list[list[_Asked]]]:
+    """Per language, its questions with the contexts of their English originals, and the reverse."""
+    to_english: list[list[_Asked]] = [[] for _ in asked]
+    from_english: list[list[_Asked]] = [[] for _ in asked]
+    for question in read_questions(english):
+        context = question.gold[0].passage.text
+        for number, translated in enumerate(asked.values()):
+            if question.id in translated:
+                translation = translated[question.id]
+                to_english[number].append(_Asked(translation.text, context))
+                from_english[number].append(_Asked(question.text, translation.context))
     return {"other over English": to_english, "English over other": from_english}
