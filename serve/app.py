@@ -125,16 +125,13 @@ async def _shown(engine: Engine, person: Person) -> dict[str, object]:
     shown: dict[str, object] = {
         "examples": settings.example_questions,
         "needs_key": settings.knows_people,
-        "n_passages": None,
         "files": settings.files is not None,
         "feedback": settings.feedback_file is not None,
-        "folders": [],
-        "read_only": "",
     }
     if settings.has_shelves:
-        shown["n_passages"] = sum(shelf.n_passages for shelf in shelves)
-        shown["shelves"] = [shelf.name for shelf in shelves if person.name]
-        return shown
+        n_passages = sum(shelf.n_passages for shelf in shelves)
+        names = [shelf.name for shelf in shelves if person.name]
+        return {**shown, "n_passages": n_passages, "shelves": names}
     shown["read_only"] = shelves[0].read_only()
     if shelves[0].pipeline is not None:
         readable = shelves[0].pipeline.for_groups(person.groups)

@@ -40,19 +40,35 @@ Result = TypeVar("Result")
 FOLLOW_S = 2.0  # between two looks for an update of an index
 _BATCH_WAIT_S = 0.008  # longest wait for a batch to fill up
 _CLOSE_S = 5.0  # for what no request waits for any more
-# What was asked that the server's models cannot do: message and hint.
-_LACKS = {
+# What the server's models may be unable to do: error, and the answer to it.
+_LACKS: dict[str, tuple[type[RagError], int, str, str, str]] = {
     "policy": (
+        ConfigError,
+        422,
+        "invalid_request",
         "this server's reader is no language model, which the policy {job.policy!r} asks",
         "leave 'policy' out",
     ),
     "embed": (
+        ConfigError,
+        422,
+        "invalid_request",
         "this index makes no vectors of input_type {job.side!r}",
         "an encoder with one vector per text makes them; a reader's own one, of questions alone",
     ),
     "rerank": (
+        ConfigError,
+        422,
+        "invalid_request",
         "this server has no model that scores texts",
         "its operator may set RAG_SERVE_RERANK, or an extractive reader",
+    ),
+    "verify": (
+        ArtifactError,
+        501,
+        "no_verifier",
+        "this server has no verifier of claims",
+        "its operator may set RAG_SERVE_VERIFIER",
     ),
 }
 _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
@@ -405,14 +421,10 @@ def _failure(
     if answer is not None:
         return answer
     lacking = "policy" if job.policy != "once" else job.kind
-    if isinstance(cause, ConfigError) and lacking in _LACKS:
+    if lacking in _LACKS and isinstance(cause, _LACKS[lacking][0]):
         log.warning("%s cannot be had: %s", lacking, cause, extra={"request_id": request_id})
-        message, hint = _LACKS[lacking]
-        return invalid_request(message.format(job=job), hint)
-    if job.kind == "verify" and isinstance(cause, ArtifactError):
-        log.warning("a claim could not be judged: %s", cause, extra={"request_id": request_id})
-        hint = "its operator may set RAG_SERVE_VERIFIER"
-        return ApiError(501, "no_verifier", "this server has no verifier of claims", hint=hint)
+        _, status, code, message, hint = _LACKS[lacking]
+        return ApiError(status, code, message.format(job=job), hint)
     status, code, message = next(failure for kind, failure in _FAILURES if isinstance(cause, kind))
     fields = {"request_id": request_id, "code": code, "question_number": number}
     log.error("a question could not be answered", exc_info=cause, extra=fields)

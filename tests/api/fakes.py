@@ -97,6 +97,10 @@ KNOWN[PROMISED[1]] = ([("danube-1", "two small rivers", 0.69)], 0.1)
 PATHS = {"Where rises what is longer than the Rhine?": ("rhine-1", "danube-1")}
 
 
+def words_of(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))
+
+
 class FakeIndex:
     """Counts how often it was closed."""
 
@@ -141,7 +145,9 @@ class FakePipeline:
         self.index_version = version
         self.filters: list[Any] = []
         self.contexts: list[str] = []
-        self.delay_s, self.poison, self.gate = delay_s, set(poison), gate
+        self.delay_s = delay_s
+        self.poison = set(poison)
+        self.gate = gate
         self.batches: list[list[str]] = []
         self.parameters: list[tuple[int, int]] = []
         self.threads: set[int] = set()
@@ -169,18 +175,11 @@ class FakePipeline:
             raise ValueError(f"secret detail about {bad}")
 
     def _ranked(self, question: str) -> list[tuple[Hit, Passage]]:
-        words = set(re.findall(r"\w+", question.lower()))
-        pairs = [
-            (
-                Hit(
-                    row,
-                    passage.id,
-                    float(len(words & set(re.findall(r"\w+", passage.text.lower())))),
-                ),
-                passage,
-            )
-            for row, passage in enumerate(PASSAGES)
-        ]
+        words = words_of(question)
+        pairs = []
+        for row, passage in enumerate(PASSAGES):
+            n_shared = len(words & words_of(passage.text))
+            pairs.append((Hit(row, passage.id, float(n_shared)), passage))
         return sorted(pairs, key=lambda pair: Hit.sort_key(pair[0]))
 
     def ask_many(
@@ -208,17 +207,10 @@ class FakePipeline:
         for passage_id, span, confidence in spans[:n_best]:
             hit, passage = next(pair for pair in ranked if pair[1].id == passage_id)
             start = passage.text.find(span)
-            place = (None, None) if start < 0 else (start, start + len(span))
-            evidence = Evidence(passage.id, passage.title, passage.text, *place, hit.score)
-            answers.append(
-                Answer(
-                    span,
-                    10.0 * confidence,
-                    confidence,
-                    evidence,
-                    self._path(question, evidence, ranked),
-                )
-            )
+            place = None if start < 0 else (start, start + len(span))
+            evidence = Evidence.of(passage, hit.score, place)
+            path = self._path(question, evidence, ranked)
+            answers.append(Answer(span, 10.0 * confidence, confidence, evidence, path))
         timings_ms = {"search": 1.25, "read": 20.5, "total": 21.75}
         result = AnswerSet(question, tuple(answers), no_answer, self.index_version, timings_ms)
         if question in PROMISED:
@@ -231,12 +223,11 @@ class FakePipeline:
         steps = []
         for passage_id in PATHS.get(question, ()):
             hit, passage = next(pair for pair in ranked if pair[1].id == passage_id)
+            step = Evidence.of(passage, hit.score)
+            if passage_id == own.passage_id:
+                step = own
             lit = ((0, passage.text.index(". ") + 1),)
-            is_own = passage_id == own.passage_id
-            start, end = (own.start, own.end) if is_own else (None, None)
-            steps.append(
-                Evidence(passage.id, passage.title, passage.text, start, end, hit.score, lit)
-            )
+            steps.append(replace(step, supporting=lit))
         return tuple(steps)
 
     def close(self) -> None:
@@ -346,16 +337,14 @@ async def running(
         pipeline = pipeline or FakePipeline()
         app = create_app(settings(**values), lambda _: pipeline)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(
-            transport=transport,
-            base_url="http://test",
-            timeout=60,
-            headers=KEY,
-            event_hooks={"response": [check_described]},
-        ) as client,
-    ):
+    client = httpx.AsyncClient(
+        transport=transport,
+        base_url="http://test",
+        timeout=60,
+        headers=KEY,
+        event_hooks={"response": [check_described]},
+    )
+    async with app.router.lifespan_context(app), client:
         if waits:
             await until(lambda: app.state.engine.state != "loading", 120)
         yield client
@@ -389,9 +378,8 @@ def listening(app: FastAPI) -> Iterator[str]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + 30
-    while (
-        not server.started or getattr(getattr(app.state, "engine", None), "state", "") == "loading"
-    ):
+    engine = getattr(app.state, "engine", None)
+    while not server.started or (engine is not None and engine.state == "loading"):
         assert time.monotonic() < deadline, "it did not start"
         time.sleep(0.005)
     try:

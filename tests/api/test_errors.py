@@ -78,6 +78,8 @@ BAD_REQUESTS = [  # path, body, words of the message
         {**JUDGED, "question": "a\0b"},
         "question: is not valid Unicode, or has a NUL character",
     ),
+    ("/v1/retrieve", {"question": "who\0?"}, "has a NUL character"),
+    ("/v1/embeddings", {"input": "\0"}, "has a NUL character"),
     ("/v1/embeddings", {"input": ["a", " "]}, "input.1: is empty"),
     ("/v1/embeddings", {"input": [[1, 2]]}, "input: token ids, expected texts"),
     ("/v1/embeddings", {"input": "a", "dimensions": 2}, "dimensions is 2, the vectors have 3"),
@@ -175,64 +177,39 @@ async def test_slow_bodies_are_refused():
         check(await client.post("/v1/ask", content=slow()), 408, "request_timeout")
 
 
-async def test_an_exception_is_answered_without_its_text_and_logged_with_it(caplog):
-    async with running(FakePipeline(poison=["bad"])) as client:
-        response = await client.post(
-            "/v1/ask", json={"question": "bad"}, headers={"X-Request-ID": "r-7"}
-        )
-        check(response, 500, "internal_error")
-        assert "secret" not in response.text
-        assert "ValueError" not in response.text
-        assert (await client.post("/v1/ask", json={"question": "good"})).status_code == 200
-        assert 'route="/v1/ask",status="500"} 1.0' in (await client.get("/metrics")).text
-    record = next(record for record in caplog.records if record.name == "serve.engine")
-    assert record.request_id == "r-7"
-    assert "secret detail" in caplog.text
-
-
+@pytest.mark.parametrize("route", ["/v1/ask", "/v1/retrieve"])
 @pytest.mark.parametrize(
     ("reason", "status", "code"),
     [
         (ReaderError("http://secret:1/v1 cannot be reached"), 502, "reader_failed"),
         (RetrievalError("secret.faiss: row 9 is not there"), 500, "retrieval_failed"),
-    ],
-)
-async def test_failures_of_search_and_of_reading_are_told_apart(reason, status, code, caplog):
-    class Failing(FakePipeline):
-        def ask_many(self, *_: Any, **__: Any) -> Any:
-            raise reason
-
-    async with running(Failing()) as client:
-        response = await client.post(
-            "/v1/ask", json={"question": "a"}, headers={"X-Request-ID": "r-8"}
-        )
-        check(response, status, code)
-        assert await rejected(client) == {code: 1}
-    assert "secret" not in response.text
-    record = next(record for record in caplog.records if record.name == "serve.engine")
-    assert (record.request_id, record.exc_info[1]) == ("r-8", reason)
-
-
-@pytest.mark.parametrize("route", ["/v1/ask", "/v1/retrieve"])
-@pytest.mark.parametrize(
-    ("reason", "status", "code"),
-    [
+        (DataError("row 7 of secret is damaged"), 500, "internal_error"),
+        (ConfigError("secret has no such side"), 500, "internal_error"),
+        (ValueError("secret"), 500, "internal_error"),
         (QuestionError("the question is none"), 422, "invalid_request"),
         (FilterError("the filter is none"), 422, "invalid_request"),
-        (DataError("row 7 of the embeddings is damaged"), 500, "internal_error"),
-        (ConfigError("the encoder has no such side"), 500, "internal_error"),
     ],
 )
-async def test_only_mistakes_of_the_request_are_the_clients(route, reason, status, code, caplog):
+async def test_failures_are_told_apart_and_logged_alone(route, reason, status, code, caplog):
     class Failing(FakePipeline):
         def _begin(self, questions: Any) -> None:
             raise reason
 
     async with running(Failing()) as client:
-        error = check(await client.post(route, json={"question": "a"}), status, code)
-    is_logged = any(record.levelno == logging.ERROR for record in caplog.records)
-    assert is_logged == (status == 500)
-    assert (error["message"] == reason.message) == (status == 422)
+        headers = {"X-Request-ID": "r-8"}
+        response = await client.post(route, json={"question": "a"}, headers=headers)
+        error = check(response, status, code)
+        is_counted = code in ("reader_failed", "retrieval_failed")
+        assert await rejected(client) == ({code: 1} if is_counted else {})
+        figures = (await client.get("/metrics")).text
+        assert f'route="{route}",status="{status}"}} 1.0' in figures
+    assert "secret" not in response.text
+    logged = [record for record in caplog.records if record.levelno == logging.ERROR]
+    if status == 422:
+        assert (logged, error["message"]) == ([], reason.message)
+    else:
+        (record,) = logged
+        assert (record.request_id, record.exc_info[1]) == ("r-8", reason)
 
 
 async def test_a_question_that_could_not_be_read_fails_alone(caplog):
@@ -283,7 +260,7 @@ async def test_not_ready_while_loading():
         ):
             check(response, 503, "not_ready")
             assert int(response.headers["retry-after"]) >= 1
-        assert (await client.get("/page.json")).json()["n_passages"] is None
+        assert "n_passages" not in (await client.get("/page.json")).json()
         release.set()
         await until(lambda: app.state.engine.state == "ready")
         assert (await client.get("/readyz")).json()["index_version"] == "late"
@@ -324,7 +301,7 @@ class TestKeys:
         async with running(api_keys=self.hashes) as client:
             for key, folders in (("", []), ("three", []), ("two", [*FOLDERS])):
                 reply = await client.get("/page.json", headers={"X-API-Key": key})
-                assert (reply.status_code, reply.json()["folders"]) == (200, folders)
+                assert reply.json().get("folders", []) == folders
 
     @pytest.mark.parametrize(
         ("headers", "key"),
@@ -374,6 +351,13 @@ class TestSettings:
             ({"files": "/none"}, "files: Path does not point to a directory"),
             ({"feedback_file": "/none/f.jsonl"}, "there is no folder for it"),
             ({"conversions": 5}, "less than or equal to 4"),
+            ({"shelf": ("a=x", "a=y")}, "two shelves are called 'a': x and y"),
+            ({"shelf": ("a",)}, "expected NAME=DIR"),
+            ({"shelf": ("a=x",), "index": "i"}, "index and shelf are given"),
+            ({"shelf": ("a=x",), "files": "."}, "files is for a server of one index"),
+            ({"token_keys": "x"}, "token_keys, token_issuer and token_audience"),
+            ({"token_issuer": "x", "token_audience": "x"}, "token_keys, token_issuer and"),
+            ({"as_groups": "*"}, "cannot be called"),
         ],
     )
     def test_mistakes_are_named(self, values, words):

@@ -12,7 +12,7 @@ import pytest
 import rag
 from serve.app import create_app
 from serve.shelves import open_pipeline
-from tests.api.fakes import ADMIN, found, refused, running, settings
+from tests.api.fakes import ADMIN, found, running, settings
 from tests.support.verifying import WordVerifier
 
 pytestmark = pytest.mark.anyio
@@ -217,18 +217,3 @@ async def test_no_file_name_breaks_an_upload(client: httpx.AsyncClient, name: by
     headers = {"Content-Type": "multipart/form-data; boundary=hostile"}
     sent = ("POST", "/v1/documents?wait=true", {"content": body, "headers": headers})
     assert await outcomes(client, {repr(name): sent}) == {}
-
-
-@pytest.mark.parametrize("route", ["/v1/ask", "/v1/retrieve", "/v1/embeddings", "/v1/feedback"])
-@pytest.mark.parametrize("text", ["\0", "who\0?"])
-async def test_a_nul_is_the_clients_mistake(
-    client: httpx.AsyncClient, route: str, text: str
-) -> None:
-    body: dict[str, Any] = {"question": text}
-    if route == "/v1/embeddings":
-        body = {"input": text}
-    if route == "/v1/feedback":
-        body |= {"answer": "a", "verdict": "right"}
-    reply = await client.post(route, json=body)
-    assert refused(reply) == (422, "invalid_request")
-    assert "has a NUL character" in reply.json()["error"]["message"]

@@ -23,7 +23,7 @@ from rag.core.types import FirstStage, Hit, Passage, SearchResult
 from rag.data.records import CorpusOptions
 from rag.pipeline import Pipeline
 from serve.app import create_app
-from serve.settings import ServeSettings, load_settings
+from serve.settings import ServeSettings
 from serve.together import fuse_by_rank
 from tests.api import fakes
 from tests.api.fakes import ADMIN, opened, posted, refused, running, settings, until
@@ -258,22 +258,6 @@ async def test_documents_go_to_a_shelf(folder: Path) -> None:
         assert ended.json()["deleted"] == {"zebra": True}
         listed = await client.get("/v1/documents?shelf=Rhine")
         assert [each["id"] for each in listed.json()["documents"]] == ["Rhine", "shared", "zebra"]
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"shelf": ("a=x", "a=y")}, "two shelves are called 'a': x and y"),
-        ({"shelf": ("a",)}, "expected NAME=DIR"),
-        ({"shelf": ("a=x",), "index": Path("i")}, "index and shelf are given"),
-        ({"shelf": ("a=x",), "files": Path(".")}, "files is for a server of one index"),
-    ],
-)
-def test_shelves_that_cannot_be_told_apart_are_refused(
-    values: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        load_settings(**values)
 
 
 @pytest.mark.parametrize("n_shelves", [2, 5])
