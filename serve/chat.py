@@ -258,11 +258,7 @@ class _ReplyMaker:
             spoken: the words of the answer that were streamed; the reply begins with them.
         """
         sources = _sources(result, self._base_url)
-        content = _content(
-            result, self.understood, sources, self._locked_url, is_spoken=bool(spoken)
-        )
-        if spoken:
-            content = f"{spoken.rstrip()}\n\n{content}".rstrip()
+        content = _content(result, self.understood, sources, self._locked_url, spoken)
         confidences = [answer["confidence"] for answer in result["answers"]]
         best = next(iter(confidences), None)
         return self.whole(content, sources, best, result["no_answer_confidence"])
@@ -438,11 +434,10 @@ def _content(
     understood: str,
     sources: list[Source],
     locked_url: str | None,
-    *,
-    is_spoken: bool,
+    spoken: str = "",
 ) -> str:
-    """The reply in Markdown: the answer in the first line, then what was understood, then the
-    footnotes; without the answer if that was streamed.
+    """The reply in Markdown: the answer in the first line, or what was `spoken` of it, then what was
+    understood, then the footnotes.
 
     Addresses below `locked_url` need an API key, which a link cannot send: they are no links.
     """
@@ -450,7 +445,7 @@ def _content(
     marks = " " + "".join(f"[{source.number}]" for source in sources)
     certainty = result["certainty"]
     wording = WORDINGS[result.get("kind", "answer")][certainty]
-    parts = list[str]()
+    parts = [spoken.rstrip()] if spoken else []
     if not answers:
         parts.append(f"{wording.heading}: no passage seems to hold one.")
     elif "promise" in result and certainty == "none":
@@ -458,7 +453,7 @@ def _content(
     elif certainty == "none":
         nothing = result["no_answer_confidence"]
         parts.append(f"{wording.heading} in the passages ({nothing:.0%} sure of that).")
-    if answers and not is_spoken:
+    if answers and not spoken:
         best = answers[0]
         text = _in_one_line(best["text"])
         if certainty == "none":
@@ -531,12 +526,11 @@ async def embeddings(body: EmbeddingsRequest, request: Request, engine: AppEngin
     if body.dimensions not in (None, vectors.shape[1]):
         message = f"dimensions is {body.dimensions}, the vectors have {vectors.shape[1]}"
         raise invalid_request(message, "leave it out")
-    shown: list[Any] = vectors.tolist()
-    if body.encoding_format == "base64":
-        shown = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in vectors]
-    data = [
-        {"object": "embedding", "index": number, "embedding": each}
-        for number, each in enumerate(shown)
-    ]
+    data = []
+    for number, vector in enumerate(vectors):
+        embedding: object = vector.tolist()
+        if body.encoding_format == "base64":
+            embedding = base64.b64encode(vector.astype("<f4").tobytes()).decode()
+        data.append({"object": "embedding", "index": number, "embedding": embedding})
     usage = dict.fromkeys(("prompt_tokens", "total_tokens"), _count(body.input))
     return JSONResponse({"object": "list", "data": data, "model": body.model, "usage": usage})

@@ -162,8 +162,7 @@ class OncePerMinute(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to write a record."""
-        last_s = self._last_s.get(record.msg, -_QUIET_S)
-        is_new = record.created - last_s >= _QUIET_S
+        is_new = record.created - self._last_s.get(record.msg, 0.0) >= _QUIET_S
         if is_new:
             self._last_s[record.msg] = record.created
         return is_new

@@ -53,10 +53,10 @@ def run_server(settings: ServeSettings) -> None:
         RagError: the index could not be opened.
     """
     _set_up_logging()
-    if not settings.model_fields_set & {"index", "shelf", "shelves"}:
+    given = ("index", "shelf", "shelves")
+    if settings.model_fields_set.isdisjoint(given):
         hint = "give {index}, or several by {shelf} or {shelves}"
-        named = ("index", "shelf", "shelves")
-        raise ConfigError("there is no index to serve", hint=hint, arguments=named)
+        raise ConfigError("there is no index to serve", hint=hint, arguments=given)
     if not settings.has_shelves:
         read_manifest(settings.index)
     with bind(settings.host, settings.port) as listener, run_folder() as folder:

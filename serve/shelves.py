@@ -233,10 +233,9 @@ class Shelf:
         keys.
         """
         folder = self.settings.index
-        may_write = (
-            not self.settings.knows_people or not folder.exists() or os.access(folder, os.W_OK)
-        )
-        return "" if may_write else "its folder is read-only for this server"
+        if not self.settings.knows_people or not folder.exists() or os.access(folder, os.W_OK):
+            return ""
+        return "its folder is read-only for this server"
 
     @property
     def in_use(self) -> str:
@@ -353,10 +352,9 @@ class Shelves:
         Raises:
             ApiError: 404: there is no such shelf.
         """
-        if asked is None:
-            names = tuple(self._shelves)
-        else:
-            names = tuple(sorted({asked} if isinstance(asked, str) else set(asked)))
+        if isinstance(asked, str):
+            asked = [asked]
+        names = tuple(self._shelves if asked is None else sorted(set(asked)))
         for name in names:
             self[name]
         if not names:
