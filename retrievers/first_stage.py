@@ -5,6 +5,7 @@ scores.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,15 +24,13 @@ if TYPE_CHECKING:
     from retrievers.encoders.bi_encoder import BiEncoder
 
 
+@dataclass(eq=False)
 class DenseRetriever(Retriever):
     """Searches a vector index with a bi-encoder's question vectors."""
 
+    vectors: VectorIndex
+    passages: Passages
     encoder: TextEncoder
-
-    def __init__(self, vectors: VectorIndex, passages: Passages, encoder: TextEncoder) -> None:
-        self.vectors = vectors
-        self.passages = passages
-        self.encoder = encoder
 
     def search(
         self,
@@ -58,18 +57,16 @@ class DenseRetriever(Retriever):
 
     def over(self, index: Index) -> DenseRetriever:
         """See `Retriever.over`."""
-        return type(self)(index.require_dense().vectors, index.passages, self.encoder)
+        return replace(self, vectors=index.require_dense().vectors, passages=index.passages)
 
 
+@dataclass(eq=False)
 class LateInteractionRetriever(Retriever):
     """Searches token vectors; scores are MaxSim."""
 
+    tokens: TokenIndex
+    passages: Passages
     encoder: BiEncoder
-
-    def __init__(self, tokens: TokenIndex, passages: Passages, encoder: BiEncoder) -> None:
-        self.tokens = tokens
-        self.passages = passages
-        self.encoder = encoder
 
     def search(
         self,
@@ -97,17 +94,17 @@ class LateInteractionRetriever(Retriever):
         """See `Retriever.over`."""
         if index.tokens is None:
             raise ConfigError(f"{index.directory} has no token vectors", hint="build it with plaid")
-        return LateInteractionRetriever(index.tokens, index.passages, self.encoder)
+        return replace(self, tokens=index.tokens, passages=index.passages)
 
 
+@dataclass(eq=False)
 class SparseRetriever(Retriever):
     """Searches the Lucene index by BM25."""
 
-    absent_score = 0.0
+    terms: LuceneIndex
+    passages: Passages
 
-    def __init__(self, terms: LuceneIndex, passages: Passages) -> None:
-        self.terms = terms
-        self.passages = passages
+    absent_score = 0.0
 
     @classmethod
     def of(cls, index: Index) -> SparseRetriever:

@@ -6,7 +6,7 @@ import heapq
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +20,6 @@ from retrievers.protocols import HitLists, PairScorer, Passages, Retriever, Sele
 if TYPE_CHECKING:
     from indexers.index import Index
 
-DEFAULT_DEPTH = 200
 # First hits whose words are matched; those behind them hardly ever reach the first 20.
 _MATCHED = 60
 _EMPHASIS = 1.5
@@ -192,33 +191,28 @@ def default_fusion(*, is_static: bool = False) -> Fusion:
     return Fusion("zscore", (1.0, 1.4 if is_static else 0.7))
 
 
+@dataclass(eq=False)
 class HybridRetriever(Retriever):
     """Fuses the lists of its members.
 
-    Args:
+    Attributes:
         members: retrievers over these passages, usually dense and sparse; each declares the score
             of what its lists lack.
-        fusion: the method, with weights in the order of `members`; `default_fusion` if None.
+        fusion: the method, with weights in the order of `members`.
         depth: hits taken from each member; never fewer than `top_k`, and no more than `passages`.
         matching: a scorer of the words of the first 60 hits' passages (of `top_k` if more are
             wanted), whose scores are added to the fused ones; None: the fused scores decide alone.
     """
 
-    def __init__(
-        self,
-        members: Sequence[Retriever],
-        passages: Passages,
-        *,
-        fusion: Fusion | None = None,
-        depth: int = DEFAULT_DEPTH,
-        matching: PairScorer | None = None,
-    ) -> None:
-        self.members = tuple(members)
-        self.encoder = next((member.encoder for member in members if member.encoder), None)
-        self.fusion = default_fusion() if fusion is None else fusion
-        self.depth = depth
-        self.passages = passages
-        self.matching = matching
+    members: Sequence[Retriever]
+    passages: Passages
+    _: KW_ONLY
+    fusion: Fusion = field(default_factory=default_fusion)
+    depth: int = 200
+    matching: PairScorer | None = None
+
+    def __post_init__(self) -> None:
+        self.encoder = next((member.encoder for member in self.members if member.encoder), None)
         self._pool = ThreadPoolExecutor(
             max(len(self.members) - 1, 1), thread_name_prefix="rag-search"
         )
@@ -236,13 +230,8 @@ class HybridRetriever(Retriever):
 
     def over(self, index: Index) -> HybridRetriever:
         """See `Retriever.over`."""
-        return HybridRetriever(
-            [member.over(index) for member in self.members],
-            index.passages,
-            fusion=self.fusion,
-            depth=self.depth,
-            matching=self.matching,
-        )
+        members = [member.over(index) for member in self.members]
+        return replace(self, members=members, passages=index.passages)
 
     def search(
         self,

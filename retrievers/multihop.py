@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -46,10 +46,11 @@ class MultiHop(Config):
         return "multihop:" + ",".join(f"{name}={value}" for name, value in self)
 
 
+@dataclass(eq=False)
 class MultiHopRetriever(Retriever):
     """Searches paths over any vector index.
 
-    Args:
+    Attributes:
         dense: dense retriever over the index.
         first: retriever of the first passages; None: `dense`. Its n-th hit gets the score of the
             n-th hit of `dense`, because scores of different kinds cannot be added.
@@ -63,23 +64,17 @@ class MultiHopRetriever(Retriever):
         are one path (the better order), and there may be any number of hops.
     """
 
+    dense: DenseRetriever
+    passages: Passages
+    _: KW_ONLY
+    first: Retriever | None = None
+    hops: int = 2
+    beam: int = 5
+
     finds_paths = True
 
-    def __init__(
-        self,
-        dense: DenseRetriever,
-        passages: Passages,
-        *,
-        first: Retriever | None = None,
-        hops: int = 2,
-        beam: int = 5,
-    ) -> None:
-        self.dense = dense
-        self.encoder = dense.encoder
-        self.passages = passages
-        self.first = first
-        self.hops = hops
-        self.beam = beam
+    def __post_init__(self) -> None:
+        self.encoder = self.dense.encoder
 
     def search(
         self,
@@ -131,9 +126,7 @@ class MultiHopRetriever(Retriever):
     def over(self, index: Index) -> MultiHopRetriever:
         """See `Retriever.over`."""
         first = None if self.first is None else self.first.over(index)
-        return MultiHopRetriever(
-            self.dense.over(index), index.passages, first=first, hops=self.hops, beam=self.beam
-        )
+        return replace(self, dense=self.dense.over(index), passages=index.passages, first=first)
 
     def _first_hop(self, questions: Sequence[str], top_k: int, selected: Selected) -> HitLists:
         dense = self._search(list(map(Query, questions)), top_k, selected)

@@ -5,10 +5,10 @@ retriever's.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -48,18 +48,18 @@ class LateInteraction:
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
         """Scores (n,) of n pairs; each text is encoded once."""
         from retrievers.encoders.vectors import max_sim
+        from retrievers.examples.batches import distinct
 
         pairs_of: dict[str, list[int]] = {}
         for pair, question in enumerate(questions):
             pairs_of.setdefault(question, []).append(pair)
-        contents = [passage.content for passage in passages]
-        numbers = {content: number for number, content in enumerate(dict.fromkeys(contents))}
         queries = self.encoder.question_tokens(list(pairs_of))
-        titles = [title for title, _ in numbers]
-        tokens = self.encoder.passage_tokens(titles, [text for _, text in numbers])
+        texts, rows = distinct(passages)
+        titles = [passage.title for passage in texts]
+        tokens = self.encoder.passage_tokens(titles, [passage.text for passage in texts])
         scores = np.empty(len(passages), np.float32)
         for number, pairs in enumerate(pairs_of.values()):
-            of_question = tokens.take([numbers[contents[pair]] for pair in pairs])
+            of_question = tokens.take(rows[pairs].tolist())
             scores[pairs] = max_sim(queries.take([number]), of_question)[0].numpy()
         return scores
 
@@ -147,22 +147,25 @@ def open_scorer(name: str, precision: str) -> tuple[PairScorer, dict[str, str]]:
     folder = model_folder(name)
     config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
     architecture = (config.get("architectures") or [""])[0]
+    scorer: PairScorer
     if architecture.endswith(("ForCausalLM", "ForConditionalGeneration")):
         from retrievers.encoders.yes_no import YesNoScorer
 
-        generative = YesNoScorer(name, precision=precision)
+        kind = "yes-no"
+        scorer = YesNoScorer(name, precision=precision)
         weights = weights_sha256(weight_files(folder))
-        return generative, {"kind": "yes-no", "name": name, "weights_sha256": weights}
-    if "SequenceClassification" in architecture:
+    elif "SequenceClassification" in architecture:
         from retrievers.encoders.cross_encoder import CrossEncoder
 
-        weights = weights_sha256(weight_files(folder))
+        kind = "cross-encoder"
         scorer = CrossEncoder.load(name, precision=precision)
-        return scorer, {"kind": "cross-encoder", "name": name, "weights_sha256": weights}
-    _check_late(name, folder, architecture)
-    late = LateInteraction(name, precision=precision)
-    weights = late.encoder.identity.weights_sha256  # the backbone's and the head's
-    return late, {"kind": "colbert", "name": name, "weights_sha256": weights}
+        weights = weights_sha256(weight_files(folder))
+    else:
+        _check_late(name, folder, architecture)
+        kind = "colbert"
+        scorer = LateInteraction(name, precision=precision)
+        weights = scorer.encoder.identity.weights_sha256  # the backbone's and the head's
+    return scorer, {"kind": kind, "name": name, "weights_sha256": weights}
 
 
 def _check_late(name: str, folder: Path, architecture: str) -> None:
@@ -183,42 +186,34 @@ def _check_late(name: str, folder: Path, architecture: str) -> None:
     )
 
 
+@dataclass(eq=False)
 class RerankingRetriever(Retriever):
     """Re-orders a retriever's hits by a model's scores fused with the retriever's; ties by passage
     id.
 
-    Args:
+    Attributes:
         first: the retriever; its ranks and scores are kept in `Hit.first_stage`.
         scorer: scores the hits of `first`.
         depth: hits that are scored; where more are wanted, the others follow in the order of
             `first`.
-        fusion: the method, with the re-ranker's weight first; `DEFAULT_FUSION` if None.
-        scorer_identity: description of the re-ranker, for reports; its name by default.
+        fusion: the method, with the re-ranker's weight first.
+        scorer_identity: description of the re-ranker, for reports.
 
     Source:
         The sum of both scores: Lin, Nogueira and Yates 2021, "Pretrained Transformers for Text
         Ranking: BERT and Beyond", section 3.2.2.
     """
 
+    first: Retriever
+    passages: Passages
     scorer: PairScorer
+    _: KW_ONLY
+    depth: int = 100
+    fusion: Fusion = DEFAULT_FUSION
+    scorer_identity: Mapping[str, str] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        first: Retriever,
-        passages: Passages,
-        scorer: PairScorer,
-        *,
-        depth: int = 100,
-        fusion: Fusion | None = None,
-        scorer_identity: dict[str, Any] | None = None,
-    ) -> None:
-        self.first = first
-        self.encoder = first.encoder
-        self.passages = passages
-        self.scorer = scorer
-        self.depth = depth
-        self.fusion = fusion or DEFAULT_FUSION
-        self.scorer_identity = scorer_identity or {"name": scorer.name}
+    def __post_init__(self) -> None:
+        self.encoder = self.first.encoder
 
     @property
     def identity(self) -> dict[str, object]:
@@ -228,14 +223,7 @@ class RerankingRetriever(Retriever):
 
     def over(self, index: Index) -> RerankingRetriever:
         """See `Retriever.over`."""
-        return RerankingRetriever(
-            self.first.over(index),
-            index.passages,
-            self.scorer,
-            depth=self.depth,
-            fusion=self.fusion,
-            scorer_identity=self.scorer_identity,
-        )
+        return replace(self, first=self.first.over(index), passages=index.passages)
 
     def search(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +25,10 @@ from rag.runtime.model_files import (
     model_folder,
     tower_folders,
 )
+from retrievers.encoders.base import Encoder
 from retrievers.encoders.folders import read_settings
 from retrievers.encoders.guesses import is_named_tower, short_name
-from retrievers.encoders.settings import STATIC, EncoderSettings
+from retrievers.encoders.settings import STATIC, EncoderSettings, findable_name, warn_of_guesses
 from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.encoders.tower import Tower
 from retrievers.encoders.vectors import Vectors
@@ -46,17 +46,14 @@ _PUBLISHED_TOWERS = (
 log = get_logger(__name__)
 
 
-class BiEncoder:
-    """Any Hugging Face bi-encoder, one shared tower or two.
-
-    Made by `load`. Implements `indexers.protocols.PassageEncoder`.
+class BiEncoder(Encoder):
+    """Any Hugging Face bi-encoder, one shared tower or two. Made by `load`.
 
     Texts are sorted by length within windows of 8,192 and cut into batches by token count; each
     core computes whole batches. Vectors come back in the order of the texts. The same call gives
     the same bytes, however many cores there are.
 
     Attributes:
-        identity: everything that decides which vector a text gets.
         precision: "fp32" or "bf16" for passages, with "auto" resolved.
         query_precision: "fp32" or "bf16" for questions.
     """
@@ -64,13 +61,12 @@ class BiEncoder:
     def __init__(
         self, passage: LazyTower, query: LazyTower, identity: EncoderIdentity, *, batch_size: int
     ) -> None:
+        super().__init__(identity)
         self._passage = passage
         self._query = query
-        self.identity = identity
         self.precision = passage.precision
         self.query_precision = query.precision
         self.batch_size = batch_size
-        self._report: Callable[[int], None] = lambda count: None
 
     @classmethod
     def load(
@@ -113,16 +109,11 @@ class BiEncoder:
         query = passage
         if not is_shared or of_passages != of_queries:
             query = LazyTower(query_settings, device, of_queries)
-        name = TOWER_SEPARATOR.join(map(_findable_name, names))
+        name = TOWER_SEPARATOR.join(map(findable_name, names))
         identity = passage_settings.identity(name, None if is_shared else query_settings)
         if batch_size is None:
             batch_size = 256 if device.startswith("cuda") else 32
         return cls(passage, query, identity, batch_size=batch_size)
-
-    @property
-    def dim(self) -> int:
-        """Vector size D."""
-        return self.identity.dim
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """Vectors (n, D) float32 of passages, in order.
@@ -131,10 +122,6 @@ class BiEncoder:
             ConfigError: the encoder makes several vectors per text.
         """
         return self._one_per_text(self.passage_tokens(titles, texts))
-
-    def encode_questions(self, questions: Sequence[str]) -> Float32:
-        """Vectors (n, D) float32 of questions, in order."""
-        return self.encode_queries([Query(question) for question in questions])
 
     def encode_queries(self, queries: Sequence[Query]) -> Float32:
         """Vectors (n, D) float32 of questions with the passages retrieved for them so far, in
@@ -154,7 +141,7 @@ class BiEncoder:
 
     def question_tokens(self, questions: Sequence[str]) -> Vectors:
         """All vectors of questions, for an encoder with several vectors per text."""
-        return self._encode_queries([Query(question) for question in questions])
+        return self._encode_queries(list(map(Query, questions)))
 
     def _encode_queries(self, queries: Sequence[Query]) -> Vectors:
         def tokenize(rows: slice) -> list[list[int]]:
@@ -169,12 +156,6 @@ class BiEncoder:
                 hint="use a pooling such as cls or mean, or an index of token vectors",
             )
         return np.asarray(vectors.values.numpy(), dtype=np.float32)
-
-    def reporting(self, done: Callable[[int], None]) -> BiEncoder:
-        """This encoder, but calling `done` with the number of texts after every batch."""
-        reporting = copy.copy(self)
-        reporting._report = done
-        return reporting
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
@@ -257,11 +238,6 @@ class LazyTower:
             return self._network
 
 
-def _findable_name(name: str) -> str:
-    """A name that loads the model from any working directory."""
-    return str(Path(name).resolve()) if Path(name).is_dir() else name
-
-
 def _read_sides(
     names: Sequence[str], changes: Mapping[str, Any]
 ) -> tuple[EncoderSettings, EncoderSettings]:
@@ -294,13 +270,6 @@ def _read_sides(
     return passage, query
 
 
-def warn_of_guesses(*sides: EncoderSettings) -> None:
-    """Say in one line for each tower what its folder does not state and was guessed."""
-    for guessed in dict.fromkeys(settings.guessed for settings in sides):
-        if guessed:
-            log.warning("%s", guessed)
-
-
 def _check_towers(
     passage: EncoderSettings, query: EncoderSettings, names: Sequence[str], *, is_new: bool
 ) -> None:
@@ -317,19 +286,14 @@ def _check_towers(
                 _pair_of(names[0]),
             )
         return
-    if passage is query:
-        raise MismatchedArtifactError(
-            f"{names[0]} is the {passage.tower} tower of a model that has two",
-            hint=f"give both, the passage tower first: --encoder {_pair_of(names[0])}",
+    found = f"{names[0]} is the {passage.tower} tower of a model that has two"
+    if passage is not query:
+        found = (
+            f"{passage.weights_dir} comes first and is a {passage.tower or 'passage'} tower, "
+            f"{query.weights_dir} comes second and is a {query.tower or 'question'} tower"
         )
-    pair = _pair_of(names[0])
-    if (passage.tower, query.tower) == ("question", "passage") and len(names) > 1:
-        pair = f'"{names[1]}{TOWER_SEPARATOR}{names[0]}"'
-    raise MismatchedArtifactError(
-        f"{passage.weights_dir} comes first and is a {passage.tower or 'passage'} tower, "
-        f"{query.weights_dir} comes second and is a {query.tower or 'question'} tower",
-        hint=f"give the passage tower first: --encoder {pair}",
-    )
+    hint = f"give both, the passage tower first: --encoder {_pair_of(names[0])}"
+    raise MismatchedArtifactError(found, hint=hint)
 
 
 def _pair_of(name: str) -> str:

@@ -5,6 +5,7 @@ accurate.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ _LAYOUT_KEY = "passage_layout"  # key of config.json: the layout of training
 _EXAMPLE = "cross-encoder/ms-marco-MiniLM-L6-v2"
 
 
+@dataclass(eq=False)
 class CrossEncoder:
     """Scores how relevant passages are to questions, to re-rank them. Made by `load`.
 
@@ -55,23 +57,14 @@ class CrossEncoder:
         prompt: put before every question.
     """
 
-    is_log_odds = True
+    name: str
+    network: Any
+    tokenizer: Any
+    max_length: int
+    layout: PassageLayout
+    prompt: str
 
-    def __init__(
-        self,
-        name: str,
-        network: Any,
-        tokenizer: Any,
-        max_length: int,
-        layout: PassageLayout,
-        prompt: str,
-    ) -> None:
-        self.name = name
-        self.network = network
-        self.tokenizer = tokenizer
-        self.max_length = max_length
-        self.layout = layout
-        self.prompt = prompt
+    is_log_odds = True
 
     @classmethod
     def load(
@@ -131,11 +124,9 @@ class CrossEncoder:
         """Log-odds (n,) float32 that passage i is relevant to question i, n > 0; and the tokens
         read.
         """
-        titles = [passage.title for passage in passages]
-        texts, _ = self.layout.render(titles, [passage.text for passage in passages])
         encoded = self.tokenizer(
             [self.prompt + question for question in questions],
-            texts,
+            self.layout.joined(passages),
             truncation="longest_first",
             max_length=self.max_length,
             padding=False,

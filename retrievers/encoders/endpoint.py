@@ -4,8 +4,7 @@ questions.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -18,9 +17,10 @@ from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, RetrievalError
 from rag.core.types import Query
 from rag.runtime.model_server import SCHEME, ModelAddress, ModelServer, ServedKind
+from retrievers.encoders.base import Encoder
 from retrievers.encoders.settings import SERVED, SERVED_LENGTH
 from retrievers.encoders.static import unit_rows
-from retrievers.encoders.tokenization import PassageLayout, render_queries
+from retrievers.encoders.tokenization import PassageLayout, query_texts
 
 KIND = ServedKind(
     role="an encoder",
@@ -50,11 +50,11 @@ class EndpointOptions(Config):
     retries: int = Field(default=4, ge=0)
 
 
-class EndpointEncoder:
+class EndpointEncoder(Encoder):
     """Sends texts to a server and takes their vectors. Made by `load`.
 
-    Implements `indexers.protocols.PassageEncoder`. Safe to use from several threads. A probe goes
-    along with each request: a server whose model changes while it is used is noticed.
+    Safe to use from several threads. A probe goes along with each request: a server whose model
+    changes while it is used is noticed.
 
     Attributes:
         identity: what the server was found to be: model, dimension, and the probe's vector.
@@ -67,12 +67,11 @@ class EndpointEncoder:
         options: EndpointOptions,
         identity: EncoderIdentity,
     ) -> None:
-        self.identity = identity
+        super().__init__(identity)
         self._server = server
         self._model = model
         self._options = options
         self._layout = PassageLayout(identity.layout)
-        self._report: Callable[[int], None] = lambda count: None
 
     @classmethod
     def load(cls, source: str, **changes: IdentityValue) -> EndpointEncoder:
@@ -109,11 +108,6 @@ class EndpointEncoder:
         encoder.identity = replace(identity, dim=vectors.shape[1], probe=_shown(vectors[0]))
         return encoder
 
-    @property
-    def dim(self) -> int:
-        """Vector size D."""
-        return self.identity.dim
-
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """Vectors (n, D) float32 of passages, in order.
 
@@ -128,17 +122,7 @@ class EndpointEncoder:
         """Vectors (n, D) float32 of questions with the passages retrieved for them so far, in
         order.
         """
-        first, second = render_queries(queries, prefix=self.identity.query_prefix)
-        pairs = zip(first, second, strict=True)
-        return self._encode([f"{question} {context}".strip() for question, context in pairs])
-
-    def reporting(self, done: Callable[[int], None]) -> EndpointEncoder:
-        """This encoder, but calling `done` with the number of texts of every request that is
-        answered.
-        """
-        reporting = copy.copy(self)
-        reporting._report = done
-        return reporting
+        return self._encode(query_texts(queries, prefix=self.identity.query_prefix))
 
     def _encode(self, texts: Sequence[str]) -> Float32:
         size = self._options.batch_size

@@ -6,7 +6,6 @@ weights give the same bytes.
 """
 
 import copy
-import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,9 +14,9 @@ from typing import Any, cast
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from rag.core.files import atomic_path
+from rag.core.files import atomic_path, atomic_write_json
 from rag.runtime.model_files import TOWER_NAMES, copy_tokenizer, read_config
-from retrievers.encoders.folders import LIBRARY_FILE, transformer_settings
+from retrievers.encoders.folders import transformer_settings, write_modules
 from retrievers.encoders.head import Head, Linear
 from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.tokenization import marked_tokenizer
@@ -72,24 +71,19 @@ def _write_tower(
     weights: Mapping[str, Tensor],
     settings: EncoderSettings,
 ) -> None:
-    _write_weights(folder, tower.bare("encoder", weights, prefix))
     _write_transformer(folder, tower, settings)
+    _write_weights(folder, tower.bare("encoder", weights, prefix))
     head = copy.deepcopy(tower.head)
     head.load_state_dict(tower.bare("head", weights, prefix))
-    modules = [("Transformer", "")]
+    modules = {"": _CLASSES["Transformer"]}
     for kind, layer, config in _head_modules(head, settings):
         path = f"{len(modules)}_{kind}"
-        modules.append((kind, path))
+        modules[path] = _CLASSES[kind]
+        atomic_write_json(folder / path / "config.json", config)
         if layer is not None:
             part = "linear" if isinstance(layer, Linear) else "norm"
             state = {f"{part}.{name}": tensor for name, tensor in layer.state_dict().items()}
             _write_weights(folder / path, state)
-        _write_json(folder / path / "config.json", config)
-    listed = [
-        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.{_CLASSES[kind]}"}
-        for n, (kind, path) in enumerate(modules)
-    ]
-    _write_json(folder / "modules.json", listed)
     kind = "SentenceTransformer" if settings.interaction is None else "MultiVectorEncoder"
     library: dict[str, Any] = {
         "model_type": kind,
@@ -100,7 +94,7 @@ def _write_tower(
     }
     if settings.straight_apostrophes:
         library["straight_apostrophes"] = True
-    _write_json(folder / LIBRARY_FILE, library)
+    write_modules(folder, modules, library)
 
 
 def _write_transformer(folder: Path, tower: Tower, settings: EncoderSettings) -> None:
@@ -113,7 +107,7 @@ def _write_transformer(folder: Path, tower: Tower, settings: EncoderSettings) ->
     config["architectures"] = [type(tower.encoder).__name__]
     for name in _DROPPED:
         config.pop(name, None)
-    _write_json(folder / "config.json", config)
+    atomic_write_json(folder / "config.json", config)
     if interaction is not None and interaction.marked:
         marked_tokenizer(settings).save(str(folder / "tokenizer.json"))
     else:
@@ -129,7 +123,7 @@ def _write_transformer(folder: Path, tower: Tower, settings: EncoderSettings) ->
         if interaction.expanded:
             attend = interaction.attended
             reading["query_expansion"] = {"strategy": "fixed", "attend": attend, "length": length}
-    _write_json(folder / "sentence_bert_config.json", reading)
+    atomic_write_json(folder / "sentence_bert_config.json", reading)
 
 
 def _head_modules(
@@ -163,14 +157,6 @@ def _head_modules(
 
 
 def _write_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     floats = {name: tensor for name, tensor in sorted(state.items()) if tensor.is_floating_point()}
     stored = {name: tensor.detach().float().cpu().contiguous() for name, tensor in floats.items()}
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
-    )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ArtifactError
-from rag.core.files import read_json
+from rag.core.files import atomic_write_json, read_json
 from rag.runtime.model_files import position_limit, read_config, refuse_own_code, weight_shapes
 from retrievers.encoders.guesses import (
     guess_by_dot,
@@ -205,6 +205,21 @@ def _read_sentence_transformers(folder: Path, library: Mapping[str, Any]) -> Enc
         prompts=prompts,
         guesses=guesses,
     )
+
+
+def write_modules(folder: Path, modules: Mapping[str, str], library: Mapping[str, Any]) -> None:
+    """Write what tells sentence-transformers how to read a folder.
+
+    Args:
+        modules: folder of each module, in order → its class within sentence_transformers.
+        library: the content of config_sentence_transformers.json.
+    """
+    listed = []
+    for number, (path, kind) in enumerate(modules.items()):
+        of_library = f"sentence_transformers.{kind}"
+        listed.append({"idx": number, "name": str(number), "path": path, "type": of_library})
+    atomic_write_json(folder / "modules.json", listed)
+    atomic_write_json(folder / LIBRARY_FILE, library)
 
 
 def _refuse_unread(

@@ -85,7 +85,8 @@ class TokenMatch:
         """
         question_ids, _ = self.encoder.tokens([question])
         titles = [passage.title for passage in passages]
-        flat, bounds = self.encoder.passage_tokens(titles, [passage.text for passage in passages])
+        texts = self.encoder.rendered(titles, [passage.text for passage in passages])
+        flat, bounds = self.encoder.tokens(texts)
         values = np.zeros((len(passages), len(FEATURES)), np.float32)
         filled = np.flatnonzero(np.diff(bounds))
         if not len(filled) or not self._weight[question_ids].sum() > 0:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from indexers.protocols import EncoderIdentity
 from rag.core.errors import ConfigError
@@ -18,6 +18,7 @@ from rag.runtime.model_files import (
     tower_folders,
 )
 from rag.runtime.model_server import SCHEME
+from retrievers.encoders.base import Encoder
 from retrievers.encoders.folders import read_settings
 from retrievers.encoders.settings import (
     SERVED,
@@ -29,14 +30,10 @@ from retrievers.encoders.settings import (
 )
 from retrievers.encoders.static import StaticEncoder
 
-if TYPE_CHECKING:
-    from retrievers.encoders.bi_encoder import BiEncoder
-    from retrievers.encoders.endpoint import EndpointEncoder
-
 _SPECIAL_TOKENS = 3  # around a pair of title and text
 
 
-def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncoder | EndpointEncoder:
+def load_encoder(source: Any = None, **options: Any) -> Encoder:
     """Load an encoder; None is `minilm-qa`, the one for indexes, "static" the static one of the
     package.
 
@@ -51,26 +48,27 @@ def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncode
         ArtifactError: `source` is no encoder.
     """
     if isinstance(getattr(source, "identity", None), EncoderIdentity):
-        return source
-    if source is not None and not isinstance(source, str | Path):
+        loaded: Encoder = source
+        return loaded
+    if not isinstance(source, str | Path | None):
         raise ConfigError(
             f"cannot encode with a {type(source).__name__}",
             hint="give a folder (as a SentenceTransformer's save writes it), a name, or an encoder with an "
             "identity as in indexers.protocols",
         )
-    name_or_path: str | Path = QA_ENCODER if source is None else source
-    pooling = "" if TOWER_SEPARATOR in str(name_or_path) else _pooling_of(name_or_path)
+    name = str(source or QA_ENCODER)
+    pooling = "" if TOWER_SEPARATOR in name else _pooling_of(name)
     if pooling not in (STATIC, SERVED):
         from retrievers.encoders.bi_encoder import BiEncoder
 
-        return BiEncoder.load(name_or_path, **options)
-    for name in ("precision", "device", "batch_size"):
-        options.pop(name, None)
+        return BiEncoder.load(name, **options)
+    for option in ("precision", "device", "batch_size"):
+        options.pop(option, None)
     if pooling == SERVED:
         from retrievers.encoders.endpoint import EndpointEncoder
 
-        return EndpointEncoder.load(str(name_or_path), **options)
-    return StaticEncoder.load(name_or_path, **options)
+        return EndpointEncoder.load(name, **options)
+    return StaticEncoder.load(name, **options)
 
 
 def tokenizer_folder(name_or_path: str | Path) -> Path:
@@ -125,7 +123,7 @@ def passage_budget(
 
 def load_like(
     identity: EncoderIdentity, source: Any = None, *, precision: str = "auto", device: str = "auto"
-) -> BiEncoder | StaticEncoder | EndpointEncoder:
+) -> Encoder:
     """Load the encoder an artefact was made with, from another `source` if given, with the same
     settings.
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from indexers.protocols import EncoderIdentity
 from rag.core.errors import ArtifactError, ConfigError, with_hub_names
+from rag.core.log import get_logger
 from rag.runtime.model_files import (
     folder_tokenizer,
     position_limit,
@@ -261,19 +263,16 @@ class EncoderSettings:
         another.
         """
         question = question or self
-        tokenizers: dict[Path, None] = {}
-        folders: dict[Path, None] = {}
+        tokenizers: list[Path] = []
+        folders: list[Path] = []
         for side in (self, question):
-            tokenizers.update(dict.fromkeys(tokenizer_files(side.weights_dir)))
-            folders[side.weights_dir] = None
-            folders.update(dict.fromkeys(layer.folder for layer in side.layers))
-        weights: list[Path] = []
-        for folder in folders:
-            weights += weight_files(folder)
+            tokenizers += tokenizer_files(side.weights_dir)
+            folders += [side.weights_dir, *(layer.folder for layer in side.layers)]
+        weights = chain.from_iterable(map(weight_files, dict.fromkeys(folders)))
         return EncoderIdentity(
             name=name,
             weights_sha256=weights_sha256(weights),
-            tokenizer_sha256=weights_sha256(tokenizers),
+            tokenizer_sha256=weights_sha256(dict.fromkeys(tokenizers)),
             dim=self.dim,
             pooling=self.pooling,
             normalize=self.normalize,
@@ -284,3 +283,15 @@ class EncoderSettings:
             layout=self.layout,
             interaction=self.interaction.describe() if self.interaction else "",
         )
+
+
+def findable_name(name: str) -> str:
+    """A name that loads the model from any working directory."""
+    return str(Path(name).resolve()) if Path(name).is_dir() else name
+
+
+def warn_of_guesses(*sides: EncoderSettings) -> None:
+    """Say in one line for each tower what its folder does not state and was guessed."""
+    for guessed in dict.fromkeys(settings.guessed for settings in sides):
+        if guessed:
+            get_logger(__name__).warning("%s", guessed)

@@ -13,9 +13,7 @@ Source:
 
 from __future__ import annotations
 
-import copy
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,27 +24,27 @@ from scipy.sparse import csr_matrix
 from indexers.protocols import EncoderIdentity
 from rag.core.arrays import Float32, Int32, Int64
 from rag.core.errors import ArtifactError, ConfigError
-from rag.core.files import atomic_path
+from rag.core.files import atomic_path, atomic_write_json
 from rag.core.log import get_logger
 from rag.core.types import Query
 from rag.runtime.model_files import copy_tokenizer, folder_tokenizer, model_folder, read_tensors
-from retrievers.encoders.folders import LIBRARY_FILE, read_settings
-from retrievers.encoders.settings import PAIR, STATIC_LENGTH
-from retrievers.encoders.tokenization import PassageLayout, render_queries
+from retrievers.encoders.base import Encoder
+from retrievers.encoders.folders import read_settings, write_modules
+from retrievers.encoders.settings import PAIR, STATIC_LENGTH, findable_name, warn_of_guesses
+from retrievers.encoders.tokenization import PassageLayout, query_texts
 
 _TEXTS_AT_ONCE = 1024  # per call of the tokenizer and per matrix product
 
 log = get_logger(__name__)
 
 
-class StaticEncoder:
+class StaticEncoder(Encoder):
     """Looks up the vectors of a text's tokens and averages them.
 
-    Made by `load`. Implements `indexers.protocols.PassageEncoder`. Safe to use from several
-    threads. The vector of a text depends on that text alone.
+    Made by `load`. Safe to use from several threads. The vector of a text depends on that text
+    alone.
 
     Attributes:
-        identity: everything that decides which vector a text gets.
         vectors: (V, D) one per token.
     """
 
@@ -59,7 +57,7 @@ class StaticEncoder:
         straight_apostrophes: bool = False,
         skips_unknown: bool = False,
     ) -> None:
-        self.identity = identity
+        super().__init__(identity)
         self.vectors = vectors
         self._tokenizer = tokenizer
         self._straight_apostrophes = straight_apostrophes
@@ -71,7 +69,6 @@ class StaticEncoder:
                 "a static encoder reads no pairs", hint="give a layout such as {title} {text}"
             )
         self._layout = PassageLayout(identity.layout)
-        self._report: Callable[[int], None] = lambda count: None
 
     @classmethod
     def load(cls, name_or_path: str | Path, **changes: Any) -> StaticEncoder:
@@ -95,42 +92,28 @@ class StaticEncoder:
                 f"have {len(vectors)} rows",
                 hint="tokenizer.json and model.safetensors belong to different encoders",
             )
-        name = str(folder.resolve()) if Path(name_or_path).is_dir() else str(name_or_path)
-        if settings.guessed:
-            log.warning("%s", settings.guessed)
+        warn_of_guesses(settings)
         return cls(
             vectors,
             tokenizer,
-            settings.identity(name),
+            settings.identity(findable_name(str(name_or_path))),
             straight_apostrophes=settings.straight_apostrophes,
             skips_unknown=settings.skips_unknown,
         )
 
-    @property
-    def dim(self) -> int:
-        """Vector size D."""
-        return self.identity.dim
-
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """Vectors (n, D) float32 of passages, in order."""
-        vectors = np.empty((len(texts), self.dim), np.float32)
-        for start in range(0, len(texts), _TEXTS_AT_ONCE):
-            part = slice(start, start + _TEXTS_AT_ONCE)
-            vectors[part] = self.means(*self.passage_tokens(titles[part], texts[part]))
-            self._report(len(texts[part]))
-        return vectors
+        return self._encode(self.rendered(titles, texts))
 
-    def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> tuple[Int32, Int64]:
-        """Token ids (T,) of n passages end to end, and where each begins and ends (n + 1,)."""
-        return self.tokens(
-            self._layout.render(titles, texts, prefix=self.identity.passage_prefix)[0]
-        )
+    def rendered(self, titles: Sequence[str], texts: Sequence[str]) -> list[str]:
+        """Passages as the texts that are read."""
+        return self._layout.render(titles, texts, prefix=self.identity.passage_prefix)[0]
 
     def tokens(self, texts: Sequence[str]) -> tuple[Int32, Int64]:
         """Token ids (T,) of n texts end to end, without prefixes, and where each begins and ends (n
         + 1,).
         """
-        encodings = _encodings(self._tokenizer, texts)
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         cut = sum(bool(encoding.overflowing) for encoding in encodings)
         if cut and not self._has_warned:
             self._has_warned = True
@@ -141,61 +124,46 @@ class StaticEncoder:
                 self.identity.max_length,
                 self.identity.name,
             )
-        return _flat(encodings, self._skipped)
-
-    def encode_questions(self, questions: Sequence[str]) -> Float32:
-        """Vectors (n, D) float32 of questions, in order."""
-        return self.encode_queries([Query(question) for question in questions])
+        ids = [encoding.ids for encoding in encodings]
+        if self._skipped >= 0:
+            ids = [[token for token in text if token != self._skipped] for text in ids]
+        bounds = np.append(0, np.cumsum(list(map(len, ids)), dtype=np.int64))
+        return np.fromiter(chain.from_iterable(ids), np.int32, int(bounds[-1])), bounds
 
     def encode_queries(self, queries: Sequence[Query]) -> Float32:
         """Vectors (n, D) float32 of questions with the passages retrieved for them so far, in
         order.
         """
-        first, second = render_queries(
-            queries,
-            prefix=self.identity.query_prefix,
-            straight_apostrophes=self._straight_apostrophes,
-        )
-        texts = [
-            f"{question} {context}".strip() for question, context in zip(first, second, strict=True)
-        ]
+        prefix = self.identity.query_prefix
+        straight = self._straight_apostrophes
+        return self._encode(query_texts(queries, prefix=prefix, straight_apostrophes=straight))
+
+    def _encode(self, texts: Sequence[str]) -> Float32:
         vectors = np.empty((len(texts), self.dim), np.float32)
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
-            part = slice(start, start + _TEXTS_AT_ONCE)
-            vectors[part] = self.means(*self.tokens(texts[part]))
+            part = texts[start : start + _TEXTS_AT_ONCE]
+            vectors[start : start + len(part)] = self.means(*self.tokens(part))
+            self._report(len(part))
         return vectors
 
     def means(self, flat: Int32, bounds: Int64) -> Float32:
         """Vectors (n, D) float32 of n texts, given their token ids and where each begins and
         ends.
         """
-        lengths = np.diff(bounds)
-        shares = np.repeat(1.0 / np.maximum(lengths, 1), lengths).astype(np.float32)
-        bags = csr_matrix((shares, flat, bounds), shape=(len(lengths), len(self.vectors)))
+        bags = token_shares(flat, bounds, len(self.vectors))
         vectors: Float32 = np.asarray(bags @ self.vectors, np.float32)  # (n, D)
         if self.identity.normalize:
             vectors = unit_rows(vectors)
         return vectors
 
-    def reporting(self, done: Callable[[int], None]) -> StaticEncoder:
-        """This encoder, but calling `done` with the number of texts of every batch it has
-        finished.
-        """
-        reporting = copy.copy(self)
-        reporting._report = done
-        return reporting
 
-
-def flat_tokens(tokenizer: Any, texts: Sequence[str]) -> tuple[Int32, Int64]:
-    """Token ids (T,) of n texts end to end, and where each begins and ends (n + 1,); no special
-    tokens.
+def token_shares(flat: Int32, bounds: Int64, size: int) -> csr_matrix:
+    """(n, size): the share of each token of a vocabulary in each of n texts, given the texts' token
+    ids (T,) end to end, and where each begins and ends (n + 1,).
     """
-    return _flat(_encodings(tokenizer, texts))
-
-
-def _encodings(tokenizer: Any, texts: Sequence[str]) -> list[Any]:
-    encodings: list[Any] = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-    return encodings
+    lengths = np.diff(bounds)
+    shares = np.repeat(1.0 / np.maximum(lengths, 1), lengths).astype(np.float32)
+    return csr_matrix((shares, flat, bounds), shape=(len(lengths), size))
 
 
 def _unknown_id(tokenizer: Any) -> int:
@@ -204,15 +172,6 @@ def _unknown_id(tokenizer: Any) -> int:
     if token is None or tokenizer.token_to_id(token) is None:
         return -1
     return int(tokenizer.token_to_id(token))
-
-
-def _flat(encodings: Sequence[Any], skipped: int = -1) -> tuple[Int32, Int64]:
-    """Token ids of texts end to end but for the `skipped` one, and where each begins and ends."""
-    texts = [encoding.ids for encoding in encodings]
-    if skipped >= 0:
-        texts = [[token for token in ids if token != skipped] for ids in texts]
-    bounds = np.append(0, np.cumsum(list(map(len, texts)), dtype=np.int64))
-    return np.fromiter(chain.from_iterable(texts), np.int32, int(bounds[-1])), bounds
 
 
 def unit_rows(vectors: Float32) -> Float32:
@@ -236,21 +195,13 @@ def write_static(folder: Path, vectors: Float32, tokenizer: Path) -> None:
     scales = np.maximum(np.abs(vectors).max(axis=1), 1e-12) / 127  # (V,)
     rows = np.rint(vectors / scales[:, None])
     tensors = {"embeddings": rows.astype(np.int8), "weights": scales.astype(np.float32)}
-    modules = [("", "StaticEmbedding"), ("1_Normalize", "Normalize")]
-    listed = [
-        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for n, (path, kind) in enumerate(modules)
-    ]
-    written = {
-        "config.json": {"model_type": "model2vec", "normalize": True, "max_length": STATIC_LENGTH},
-        "modules.json": listed,
-        LIBRARY_FILE: {"similarity_fn_name": "cosine"},
-    }
+    config = {"model_type": "model2vec", "normalize": True, "max_length": STATIC_LENGTH}
+    modules = {"": "models.StaticEmbedding", "1_Normalize": "models.Normalize"}
     with atomic_path(folder, folder=True) as temporary:
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "np"})
         copy_tokenizer(tokenizer, temporary / "tokenizer.json")
-        for name, value in written.items():
-            (temporary / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+        atomic_write_json(temporary / "config.json", config)
+        write_modules(temporary, modules, {"similarity_fn_name": "cosine"})
 
 
 def _read_vectors(folder: Path) -> Float32:

@@ -11,7 +11,7 @@ from typing import Any
 from tokenizers import AddedToken, normalizers
 
 from rag.core.errors import ConfigError
-from rag.core.types import Query
+from rag.core.types import Passage, Query
 from rag.runtime.model_files import folder_tokenizer
 from retrievers.encoders.folders import lower_casing, transformer_settings
 from retrievers.encoders.settings import (
@@ -75,6 +75,11 @@ class PassageLayout:
                 first.append(prefix + self.layout.format(title=title, text=text))
         return first, second if is_pair else None
 
+    def joined(self, passages: Sequence[Passage]) -> list[str]:
+        """The only segments of passages, where the layout is a template."""
+        titles = [passage.title for passage in passages]
+        return self.render(titles, [passage.text for passage in passages])[0]
+
 
 def render_queries(
     queries: Sequence[Query], *, prefix: str = "", straight_apostrophes: bool = False
@@ -107,6 +112,14 @@ def render_queries(
         first.append(prefix + question)
         second.append(" ".join(passage.text for passage in reversed(query.passages)))
     return first, second
+
+
+def query_texts(
+    queries: Sequence[Query], *, prefix: str = "", straight_apostrophes: bool = False
+) -> list[str]:
+    """The segments of `render_queries` as one text each, for encoders that read no pairs."""
+    rendered = render_queries(queries, prefix=prefix, straight_apostrophes=straight_apostrophes)
+    return [f"{question} {context}".strip() for question, context in zip(*rendered, strict=True)]
 
 
 class TextTokenizer:

@@ -106,9 +106,8 @@ class YesNoScorer:
 
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
         """Log-odds (n,) that passage i is relevant to question i."""
-        titles = [passage.title for passage in passages]
-        texts, _ = self._layout.render(titles, [passage.text for passage in passages])
-        rows = [self._row(*pair) for pair in zip(questions, texts, strict=True)]
+        pairs = zip(questions, self._layout.joined(passages), strict=True)
+        rows = [self._row(*pair) for pair in pairs]
         if not rows:
             return np.zeros(0, np.float32)
 

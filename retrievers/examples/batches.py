@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -137,9 +137,12 @@ class Epochs:
 class EpochBatches(ABC):
     """The batches of a run or a validation by step."""
 
-    def __init__(self, epochs: Epochs) -> None:
-        self.epochs = epochs
-        self.batch_size = epochs.batch_size
+    epochs: Epochs
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of a batch."""
+        return self.epochs.batch_size
 
     def __len__(self) -> int:
         return len(self.epochs)
@@ -152,6 +155,7 @@ class EpochBatches(ABC):
         """Batch `step`; raises IndexError if there are fewer."""
 
 
+@dataclass(eq=False)
 class RetrieverBatches(EpochBatches):
     """The batches of a run. `self[step]` depends on the arguments, the step and the negatives in
     use alone.
@@ -159,7 +163,7 @@ class RetrieverBatches(EpochBatches):
     Every question brings one of its positives and up to `hard_negatives` of its negatives, drawn
     anew at each visit. A passage that several questions bring is encoded once.
 
-    Args:
+    Attributes:
         data: the training examples; each has a positive.
         hard_negatives: number of negatives per question, drawn without replacement.
         mask_false_negatives: ignore a question's other positives; if off, nothing is ignored, and a
@@ -174,22 +178,19 @@ class RetrieverBatches(EpochBatches):
         drawn.
     """
 
-    def __init__(
-        self,
-        data: ExampleTable,
-        epochs: Epochs,
-        *,
-        hard_negatives: int = 1,
-        mask_false_negatives: bool = True,
-    ) -> None:
-        super().__init__(epochs)
-        self.data = data
-        self.hard_negatives = hard_negatives
-        self.mask_false_negatives = mask_false_negatives
+    data: ExampleTable
+    epochs: Epochs
+    _: KW_ONLY
+    hard_negatives: int = 1
+    mask_false_negatives: bool = True
+
+    def __post_init__(self) -> None:
         self._mined: tuple[Int32, PassageStore] | None = None
-        if hard_negatives > 0 and not data.has_negatives:
+        if self.hard_negatives > 0 and not self.data.has_negatives:
             get_logger(__name__).warning(
-                "none of %d examples has any of the %d hard_negatives", len(data), hard_negatives
+                "none of %d examples has any of the %d hard_negatives",
+                len(self.data),
+                self.hard_negatives,
             )
 
     def use_negatives(self, rows: Int32, corpus: PassageStore) -> None:
@@ -259,15 +260,13 @@ class RetrieverBatches(EpochBatches):
         """Mark further passages as ignored, given the column of each question's positive."""
 
 
+@dataclass(frozen=True)
 class TargetBatches(EpochBatches):
     """The batches of a run that learns float targets: each question with a list of passages."""
 
-    def __init__(
-        self, data: ExampleTable, epochs: Epochs, *, per_question: int | None = None
-    ) -> None:
-        super().__init__(epochs)
-        self.data = data
-        self.per_question = per_question
+    data: ExampleTable
+    epochs: Epochs
+    per_question: int | None = None
 
     def __getitem__(self, step: int) -> RetrieverBatch:
         numbers = self.epochs[step]

@@ -5,6 +5,7 @@ negatives.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, permutations
 from typing import Any
 
@@ -19,7 +20,6 @@ from rag.core.types import Passage, Question
 from rag.data.examples import Candidate, Example
 from rag.runtime.seeds import generator
 from retrievers.examples.batches import IGNORED, Epochs, Labels, RetrieverBatches
-from retrievers.examples.data import ExampleTable
 
 PassageFinder = Callable[[Passage], Passage | None]
 _MOST_ORDERS = 4
@@ -156,6 +156,7 @@ class HopEpochs(Epochs):
         return np.array(examples, np.int64)
 
 
+@dataclass(eq=False)
 class HopBatches(RetrieverBatches):
     """Batches of hops, in which the positives of a hop are steps of a path.
 
@@ -169,15 +170,13 @@ class HopBatches(RetrieverBatches):
         batch's.
     """
 
-    def __init__(self, data: ExampleTable, epochs: HopEpochs, **others: Any) -> None:
-        super().__init__(data, epochs, **others)
-        self._paths = epochs.paths
+    epochs: HopEpochs
 
     def _draw_positives(self, lists: Sequence[Int64], draw: np.random.Generator) -> Int64:
         return np.array([rows[0] for rows in lists], np.int64)
 
     def _ignore(self, labels: Labels, numbers: Int64, positives: Int64) -> None:
-        paths = self._paths[numbers]
+        paths = self.epochs.paths[numbers]
         hop, later = np.nonzero(np.triu(paths[:, None] == paths, 1))
         labels[hop, positives[later]] = IGNORED
 

@@ -20,11 +20,10 @@ from rag.core.log import get_logger
 from rag.core.types import Passage, Query
 from rag.runtime.backbone import reset_layers
 from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, tower_folders
-from retrievers.encoders.bi_encoder import warn_of_guesses
 from retrievers.encoders.export import write_encoder
 from retrievers.encoders.folders import read_settings
 from retrievers.encoders.open import load_like
-from retrievers.encoders.settings import STATIC, TOKENS, EncoderSettings
+from retrievers.encoders.settings import STATIC, TOKENS, EncoderSettings, warn_of_guesses
 from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.encoders.tower import TokenIds, Tower
 from retrievers.encoders.vectors import Vectors, score
@@ -204,7 +203,8 @@ def load_model(
             an encoder that has changed since.
     """
     bank = None
-    if config.index is not None and config.keeps_index and config.passage_encoder is None:
+    if config.keeps_index:
+        assert config.index is not None
         bank = Index.open(config.index)
         config = adopt_index(config, bank, same_encoder=same_encoder)
     config = start_from_index(config)
@@ -363,8 +363,9 @@ def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) ->
             index.check_encoder(start)
         elif start.weights_sha256 != identity.weights_sha256:
             log.warning("questions start from %s, the vectors are those of %s", name, identity.name)
-    settings = {**_encoders_of(config, identity), **_form_of(identity)}
-    return config.replaced(**settings, passage_tokens=identity.max_length)
+    settings = {**_encoders_of(config, identity), **identity.options()}
+    settings["passage_tokens"] = settings.pop("max_length")
+    return config.replaced(**settings)
 
 
 def start_from_index(config: ConfigT) -> ConfigT:
@@ -390,9 +391,11 @@ def start_from_index(config: ConfigT) -> ConfigT:
     settings = _encoders_of(config, identity)
     # An encoder of a vector per text gives its weights alone to one of a vector per token.
     if config.pooling != TOKENS or identity.pooling == TOKENS:
-        settings |= _form_of(identity)
-    unset = [name for name in settings if getattr(config, name) in (None, "auto")]
-    return config.replaced(**{name: settings[name] for name in unset})
+        settings |= identity.options()
+        del settings["max_length"]
+    stated = config.model_dump()
+    unset = {name: value for name, value in settings.items() if stated[name] in (None, "auto")}
+    return config.replaced(**unset)
 
 
 def _encoders_of(config: BiEncoderConfig, identity: EncoderIdentity) -> dict[str, Any]:
@@ -408,12 +411,6 @@ def _encoders_of(config: BiEncoderConfig, identity: EncoderIdentity) -> dict[str
         "question_encoder": config.question_encoder or questions or passages,
         "passage_encoder": passages,
     }
-
-
-def _form_of(identity: EncoderIdentity) -> dict[str, Any]:
-    """How an index's encoder reads and pools texts."""
-    names = ("pooling", "normalize", "layout", "query_prefix", "passage_prefix")
-    return {name: getattr(identity, name) for name in names}
 
 
 def listed_scores(questions: Tensor, vectors: Tensor, places: Tensor, scale: float = 1.0) -> Tensor:

@@ -17,17 +17,23 @@ if TYPE_CHECKING:
     from rag.data.examples import Needed
 
 
-def _train(config: TrainConfig, method: str, result: str = "encoder", **alone: str) -> Path:
+def _train(
+    config: TrainConfig,
+    method: str,
+    *given: object,
+    result: str = "encoder",
+    one_process: str = "",
+) -> Path:
     """Train, or resume the run in `out`; see `rag.training.run.train`.
 
     Args:
         method: the function of `retrievers.training` that makes the method, as "module:function".
-        alone: `one_process`.
+        given: its arguments behind the configuration.
     """
     from rag.training.run import train
 
-    build = resolve_name(f"retrievers.training.{method}")
-    return train(config, partial(build, config), result, **alone)
+    build = partial(resolve_name(f"retrievers.training.{method}"), config, *given)
+    return train(config, build, result, one_process=one_process)
 
 
 class BiEncoderConfig(TrainConfig):
@@ -271,11 +277,9 @@ class AnceTrainConfig(ContrastiveConfig, RefreshedConfig):
     def train_model(self, *, encode: EncodesCorpus | None = None) -> Path:
         """See `retrievers.training.ance.build`."""
         from indexers.index import Index
-        from rag.training.run import train
-        from retrievers.training.ance import build
 
         with Index.open(self.index) as index:
-            return train(self, partial(build, self, index, encode), "encoder")
+            return _train(self, "ance:build", index, encode)
 
 
 class MdrTrainConfig(ContrastiveConfig):
@@ -411,8 +415,6 @@ class StaticTrainConfig(QuestionsConfig):
     def train_model(self) -> Path:
         """See `retrievers.training.static.build`."""
         from indexers.index import Index
-        from rag.training.run import train
-        from retrievers.training.static import build
 
         with Index.open(self.index) as index:
             size = 0 if index.embeddings is None else index.embeddings.dim
@@ -422,7 +424,7 @@ class StaticTrainConfig(QuestionsConfig):
                     hint="lower dim, or build the index with --retriever dense or hybrid",
                 )
             reason = "one table of vectors is trained"
-            return train(self, partial(build, self, index), "encoder", one_process=reason)
+            return _train(self, "static:build", index, one_process=reason)
 
 
 class ColbertTrainConfig(ContrastiveConfig):
@@ -488,4 +490,4 @@ class RerankerTrainConfig(QuestionsConfig):
 
     def train_model(self) -> Path:
         """See `retrievers.training.reranker.build`."""
-        return _train(self, "reranker:build", "cross-encoder")
+        return _train(self, "reranker:build", result="cross-encoder")

@@ -3,7 +3,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -57,37 +57,29 @@ def inverse_cloze(
     return sentence, text if keep else " ".join(sentences)
 
 
+@dataclass(frozen=True)
 class IctBatches(EpochBatches):
     """The batches of a run: `self[step]` depends on the arguments and the step alone.
 
     Sentences are drawn when a batch is requested: no passage is kept between visits.
 
-    Args:
+    Attributes:
         rows: the passages of `store` to train on.
         keep_sentence: probability that a sentence stays in its passage.
         min_words: of a sentence.
     """
 
-    def __init__(
-        self,
-        store: PassageStore,
-        rows: Int64,
-        epochs: Epochs,
-        *,
-        keep_sentence: float,
-        min_words: int,
-    ) -> None:
-        super().__init__(epochs)
-        self._store = store
-        self._rows = rows
-        self._keep_sentence = keep_sentence
-        self._min_words = min_words
+    store: PassageStore
+    rows: Int64
+    epochs: Epochs
+    keep_sentence: float
+    min_words: int
 
     def __getitem__(self, step: int) -> RetrieverBatch:
         """Batch `step`: sentences, and the passages they are from."""
-        passages = self._store.get_many(self._rows[self.epochs[step]])
+        passages = self.store.get_many(self.rows[self.epochs[step]])
         draw = generator(self.epochs.seed, 31, step)
-        pairs = draw_pairs(passages, self._keep_sentence, self._min_words, draw)
+        pairs = draw_pairs(passages, self.keep_sentence, self.min_words, draw)
         if len(pairs) < 2:
             raise DataError(
                 f"batch {step}: {len(pairs)} of {len(passages)} passages have a sentence that can be taken "

@@ -30,7 +30,7 @@ from rag.training.fit import Loss, Method, Weights
 from rag.training.precision import MasterWeights
 from retrievers.encoders.open import load_like, tokenizer_folder
 from retrievers.encoders.settings import STATIC, STATIC_LENGTH, TITLE_AND_TEXT
-from retrievers.encoders.static import StaticEncoder, flat_tokens, write_static
+from retrievers.encoders.static import StaticEncoder, token_shares, write_static
 from retrievers.encoders.tokenization import PassageLayout
 from retrievers.encoders.vectors import Vectors, score
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
@@ -70,15 +70,16 @@ class StaticTokenizer:
 
     def queries(self, queries: Sequence[Query]) -> list[Int32]:
         """Token ids of questions, in order."""
-        values, bounds = flat_tokens(self._questions, [query.question for query in queries])
-        return np.split(values, bounds[1:-1])
+        return _token_ids(self._questions, [query.question for query in queries])
 
     def passages(self, passages: Sequence[Passage]) -> list[Int32]:
         """Token ids of passages, in order."""
-        titles = [passage.title for passage in passages]
-        texts, _ = self._layout.render(titles, [passage.text for passage in passages])
-        values, bounds = flat_tokens(self._passages, texts)
-        return np.split(values, bounds[1:-1])
+        return _token_ids(self._passages, self._layout.joined(passages))
+
+
+def _token_ids(tokenizer: Any, texts: list[str]) -> list[Int32]:
+    encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
 
 class TokenVectors(nn.Module):
@@ -265,10 +266,9 @@ def distilled_tokens(
     parts: list[Int32] = []
     for first in range(0, count, _AT_ONCE):
         parts += tokens.passages(index.passages.get_many(rows[first : first + _AT_ONCE]))
-    lengths = np.fromiter(map(len, parts), np.int64, count)
     flat = np.concatenate(parts)
-    shares = np.repeat(1 / np.maximum(lengths, 1), lengths).astype(np.float32)
-    bags = csr_matrix((shares, flat, np.append(0, np.cumsum(lengths))), shape=(count, tokens.size))
+    bounds = np.append(0, np.cumsum(list(map(len, parts)), dtype=np.int64))
+    bags = token_shares(flat, bounds, tokens.size)
     counts = np.bincount(flat, minlength=tokens.size)
     frequencies = counts / max(1, counts.sum())  # (V,) p(t)
 

@@ -57,7 +57,7 @@ def by_hand(encoder: StaticEncoder, question: str, passage: Passage) -> list[flo
     whole = sum(passage_vectors) / len(passage_vectors)
     mean = sum(asked) / len(asked)
     ids = encoder.tokens([question])[0].tolist()
-    own = encoder.passage_tokens([passage.title], [passage.text])[0].tolist()
+    own = encoder.tokens(encoder.rendered([passage.title], [passage.text]))[0].tolist()
     pairs, theirs = list(pairwise(ids)), set(pairwise(own))
     return [
         cosine(mean, whole),
