@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from indexers.gold import text_key
 from rag.config import DEFAULT_SEED
 from rag.data.examples import Candidate, Example
 from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
 from retrievers.examples.data import matchable_answers
-from retrievers.negatives.mine import NegativeFilter
 from retrievers.negatives.settings import GuidanceSettings
 
 # Half of the negatives are drawn from the first hundred passages, the others from the first thousand.
@@ -74,9 +74,9 @@ def _without_answer(
     hits: tuple[Candidate, ...], holding: list[int], positives: list[Candidate]
 ) -> list[int]:
     """Places of the passages that may be negatives."""
-    copies = NegativeFilter(None, (), [hit.passage.text for hit in positives])
+    right = {text_key(hit.passage.text) for hit in positives}
     places = sorted(set(range(min(len(hits), _NEGATIVE_RANKS))) - set(holding))
-    return [place for place in places if not copies.reason(-1, hits[place].passage)]
+    return [place for place in places if text_key(hits[place].passage.text) not in right]
 
 
 def _draw(places: list[int], count: int, number: int, question_id: str) -> list[int]:

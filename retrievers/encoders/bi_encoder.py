@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from rag.runtime.model_files import (
 )
 from retrievers.encoders.base import Encoder
 from retrievers.encoders.folders import read_settings
-from retrievers.encoders.guesses import is_named_tower, short_name
+from retrievers.encoders.guesses import is_named
 from retrievers.encoders.settings import STATIC, EncoderSettings, findable_name, warn_of_guesses
 from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.encoders.tower import Tower
@@ -213,17 +214,19 @@ class BiEncoder(Encoder):
         return Vectors.joined(parts).take(order)
 
 
+@dataclass(eq=False)
 class LazyTower:
     """A tower with its tokenizer; the tower's weights are loaded when the first text comes.
 
     Indexing then never holds a question tower, nor serving a passage tower.
     """
 
-    def __init__(self, settings: EncoderSettings, device: str, precision: str) -> None:
-        self.settings = settings
-        self.device = device
-        self.precision = precision
-        self.tokenizer = TextTokenizer(settings)
+    settings: EncoderSettings
+    device: str
+    precision: str
+
+    def __post_init__(self) -> None:
+        self.tokenizer = TextTokenizer(self.settings)
         self._network: Tower | None = None
         self._lock = threading.Lock()
 
@@ -279,7 +282,7 @@ def _check_towers(
         is_new: an index's encoder, whose settings are known, is not warned about again.
     """
     if passage.tower in ("", "passage") and query.tower in ("", "question"):
-        if is_new and passage is query and is_named_tower(short_name(Path(names[0]))):
+        if is_new and passage is query and is_named(Path(names[0]), "tower"):
             log.warning(
                 "%s is one tower of two by its name, and reads questions and passages; both: %s",
                 names[0],

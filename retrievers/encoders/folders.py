@@ -16,13 +16,7 @@ from typing import Any
 from rag.core.errors import ArtifactError
 from rag.core.files import atomic_write_json, read_json
 from rag.runtime.model_files import position_limit, read_config, refuse_own_code, weight_shapes
-from retrievers.encoders.guesses import (
-    guess_by_dot,
-    guess_prefixes,
-    is_dpr,
-    is_tct_colbert,
-    short_name,
-)
+from retrievers.encoders.guesses import guess_prefixes, is_named, short_name
 from retrievers.encoders.settings import (
     MASKS,
     NO_LIMIT,
@@ -125,7 +119,7 @@ def _read_checkpoint(folder: Path, config: dict[str, Any]) -> EncoderSettings:
         "vectors are the mean of their tokens', not normalised; if it was trained otherwise: "
         "--pooling cls or lasttoken, --normalize"
     )
-    if is_tct_colbert(short_name(folder)):
+    if is_named(folder, "tct-colbert"):
         pooling = TCT_COLBERT
         guess = (
             "texts are read as TCT-ColBERT reads them, by its name; if it is another model: "
@@ -168,10 +162,10 @@ def _read_sentence_transformers(folder: Path, library: Mapping[str, Any]) -> Enc
     guesses = _guessed_prefixes(folder, prefixes, prompts)
     is_normalized = "Normalize" in kinds or similarity == "cosine"
     if not (is_normalized or is_late or similarity):
-        is_normalized = not guess_by_dot(short_name(folder))
+        is_normalized = not is_named(folder, "dot")
         guesses["normalize"] = _guessed_similarity(is_normalized)
     layout = str(library.get("passage_layout") or "")
-    if not layout and is_dpr(short_name(folder)):
+    if not layout and is_named(folder, "dpr"):
         guesses["layout"] = f"DPR reads a passage as title [SEP] text: --layout {PAIR}"
     limit = position_limit(read_config(weights_dir))
     longest = min(tokenizer_limit(weights_dir), limit)

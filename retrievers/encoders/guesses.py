@@ -17,10 +17,14 @@ _PREFIXES = (
     (r"\bbge-\w+-en\b", "Represent this sentence for searching relevant passages: ", ""),
     (r"\bbge-\w+-zh\b", "为这个句子生成表示以用于检索相关文章：", ""),
 )
-# Names of models that were trained by inner products, which sentence-transformers' folders of
-# before 2024 do not state.
-_BY_DOT = re.compile(r"\b(dot|tas-b|dpr|ance|contriever|dragon)\b")
-_TOWER = re.compile(r"\b(context|ctx|passage|query|question)[-_]encoder")
+_NAMES = {
+    # Trained by inner products, which sentence-transformers' folders of before 2024 do not state.
+    # Its library compares by cosine then, which is right for all but these families.
+    "dot": r"\b(dot|tas-b|dpr|ance|contriever|dragon)\b",
+    "dpr": r"\bdpr\b",
+    "tct-colbert": r"\btct[-_]colbert",
+    "tower": r"(?<=.)\b(context|ctx|passage|query|question)[-_]encoder",  # of two
+}
 
 
 def short_name(folder: Path) -> str:
@@ -53,42 +57,16 @@ def guess_prefixes(name: str, prompts: Iterable[str]) -> str:
     return ""
 
 
-def guess_by_dot(name: str) -> bool:
-    """Whether a sentence-transformers' folder that states no similarity is for inner products.
-
-    Its library compares by cosine then, which is right for all but a few families.
+def is_named(folder: Path, kind: str) -> bool:
+    """Whether a model is of one of the kinds "dot", "dpr", "tct-colbert" and "tower" by its name.
 
     Example:
-        >>> guess_by_dot("msmarco-distilbert-base-tas-b"), guess_by_dot("LaBSE")
+        >>> is_named(Path("msmarco-distilbert-base-tas-b"), "dot"), is_named(Path("LaBSE"), "dot")
+        (True, False)
+        >>> is_named(Path("dragon-plus-query-encoder"), "tower"), is_named(Path("query_encoder"), "tower")
         (True, False)
     """
-    return _BY_DOT.search(name.lower()) is not None
-
-
-def is_dpr(name: str) -> bool:
-    """Whether a model is a port of DPR by its name."""
-    return re.search(r"\bdpr\b", name.lower()) is not None
-
-
-def is_tct_colbert(name: str) -> bool:
-    """Whether a model is a TCT-ColBERT by its name.
-
-    Example:
-        >>> is_tct_colbert("tct_colbert-v2-hnp-msmarco"), is_tct_colbert("colbertv2.0")
-        (True, False)
-    """
-    return re.search(r"\btct[-_]colbert", name.lower()) is not None
-
-
-def is_named_tower(name: str) -> bool:
-    """Whether a model is one tower of two by its name.
-
-    Example:
-        >>> is_named_tower("dragon-plus-query-encoder"), is_named_tower("query_encoder")
-        (True, False)
-    """
-    found = _TOWER.search(name.lower())
-    return found is not None and found.start() > 0
+    return re.search(_NAMES[kind], short_name(folder).lower()) is not None
 
 
 def _quoted(text: str) -> str:

@@ -26,7 +26,7 @@ FEATURES = ("cosine", "maxsim", "window", "adjacent", "title", "peak")
 # In units of the scores that `default_fusion` gives. Their proportions were fitted for the encoder of
 # the package on 2,200 held-out training questions of NQ, SQuAD, HotpotQA, WebQuestions and
 # CuratedTREC (likelihood of the right passages), their size again when the fusion changed.
-WEIGHTS = (44.9, 21.6, 14.0, 11.4, 4.0, -14.2)
+WEIGHTS = np.array([44.9, 21.6, 14.0, 11.4, 4.0, -14.2], np.float32)
 _BLOCK = 16  # tokens; a window is two blocks that follow one another
 
 
@@ -50,14 +50,12 @@ class TokenMatch:
 
     Args:
         encoder: the static encoder that the passages were indexed with.
-        weights: one for each of `FEATURES`.
     """
 
     is_log_odds = False
 
-    def __init__(self, encoder: StaticEncoder, weights: Sequence[float] = WEIGHTS) -> None:
+    def __init__(self, encoder: StaticEncoder) -> None:
         self.encoder = encoder
-        self.weights = np.asarray(weights, np.float32)
         self._units = unit_rows(encoder.vectors)  # (V, D)
         self._weight = np.linalg.norm(encoder.vectors, axis=1) ** 2  # (V,)
         self._scale = float(np.sqrt(self._weight.mean()))
@@ -75,7 +73,7 @@ class TokenMatch:
         start = 0
         for question, group in groupby(questions):
             stop = start + sum(1 for _ in group)
-            scores[start:stop] = self.features(question, passages[start:stop]) @ self.weights
+            scores[start:stop] = self.features(question, passages[start:stop]) @ WEIGHTS
             start = stop
         return scores
 

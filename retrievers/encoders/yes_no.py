@@ -75,7 +75,6 @@ class YesNoScorer:
     Args:
         name: folder or hub name, in which the family stands.
         precision: "auto", "fp32" or "bf16".
-        device: "auto", "cpu" or "cuda".
 
     Raises:
         ConfigError: the name is of no known family.
@@ -84,12 +83,12 @@ class YesNoScorer:
 
     is_log_odds = True
 
-    def __init__(self, name: str, *, precision: str = "auto", device: str = "auto") -> None:
+    def __init__(self, name: str, *, precision: str = "auto") -> None:
         self.name = name
         self._form = _form_of(name)
         folder = model_folder(name)
         config: Any = transformers_config(folder)
-        device = resolve_device(device)
+        device = resolve_device("auto")
         self._is_decoder = not config.is_encoder_decoder
         auto = AutoModelForCausalLM if self._is_decoder else AutoModelForSeq2SeqLM
         with loading(f"{folder}: no language model could be loaded"):

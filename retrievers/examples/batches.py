@@ -274,7 +274,7 @@ class TargetBatches(EpochBatches):
         owners, rows = _draw(lists, self.per_question, generator(self.epochs.seed, 23, step))
         passages, columns = distinct(self.data.passages(rows))
         targets = np.full((len(numbers), len(passages)), np.nan, np.float32)
-        targets[owners, columns] = self.data.targets(rows)
+        targets[owners, columns] = self.data.targets[rows]
         labels = torch.full(targets.shape, OTHER, dtype=torch.int8)
         queries = self.data.queries(numbers)
         return RetrieverBatch(queries, passages, labels, torch.from_numpy(targets))

@@ -101,7 +101,11 @@ class _Rows:
 
 
 class ExampleTable:
-    """Q examples by number: what training needs of them, with each passage once per role."""
+    """Q examples by number: what training needs of them, with each passage once per role.
+
+    Attributes:
+        targets: of all passages, by row; NaN for those that have none.
+    """
 
     def __init__(self, batches: Sequence[pa.RecordBatch], rows: Int64 | None = None) -> None:
         self._batches = batches
@@ -113,7 +117,7 @@ class ExampleTable:
         self._counts = np.concatenate([np.zeros(0, np.int64), *counts])
         self._starts = np.cumsum(self._counts) - self._counts
         self._roles = self._passages.column("role")
-        self._targets: Float64 = self._passages.column("target")
+        self.targets: Float64 = self._passages.column("target")
         self._rows = np.arange(len(self._counts)) if rows is None else rows
 
     @classmethod
@@ -159,11 +163,7 @@ class ExampleTable:
     def rows_with_targets(self, numbers: Int64) -> list[Int64]:
         """Rows of each example's passages that have a target."""
         lists = self._passages_of(numbers)
-        return [rows[~np.isnan(self._targets[rows])] for rows in lists]
-
-    def targets(self, rows: Int64) -> Float64:
-        """The targets (n,) of passages."""
-        return self._targets[rows]
+        return [rows[~np.isnan(self.targets[rows])] for rows in lists]
 
     def passages(self, rows: Int64) -> list[Passage]:
         """The passages in some rows, in that order."""

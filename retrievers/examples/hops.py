@@ -56,7 +56,8 @@ def hop_examples(
         the second, as here; it knows the order of bridge questions from the data set's own
         annotation, which the public files lack: here it follows from who names whom (`hop_orders`).
     """
-    counts: Counter[str] = Counter()
+    left_out = Counter[str]()
+    yielded = False
     for question in questions:
         named = [gold.passage for gold in question.gold]
         if not named:
@@ -67,21 +68,18 @@ def hop_examples(
             golds = golds[:1]
         reason = _why_left_out(named, golds, max_hops)
         if reason:
-            counts[f"left out: {reason}"] += 1
+            left_out[reason] += 1
             continue
         orders = [tuple(range(len(golds)))]
         if not question.gold_passage_ids:  # whose order is that of the hops
             orders = hop_orders(question.text, golds)
-        counts[f"questions of {len(golds)} hops"] += 1
-        counts["questions of one possible order"] += len(golds) > 1 and len(orders) == 1
+        yielded = True
         step = -(-len(orders) // _MOST_ORDERS)
         for number, order in enumerate(orders[::step]):
             yield from _examples_of_path(question, number, [golds[place] for place in order])
-    log = get_logger(__name__)
-    for what, count in sorted(counts.items()):
-        report = log.warning if what.startswith("left out") else log.info
-        report("%s: %d", what, count)
-    if all(what.startswith("left out") for what in counts):
+    for reason, count in sorted(left_out.items()):
+        get_logger(__name__).warning("left out: %s: %d", reason, count)
+    if not yielded:
         raise DataError(
             "no question can be trained on; the warnings say why",
             hint="give gold passages; where a set names them without their text, --index has the texts",

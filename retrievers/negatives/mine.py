@@ -218,8 +218,7 @@ class Miner:
             below = below_margin(proposals, scores[1:], float(scores[0]), settings.margin)
             counts["removed margin"] += len(proposals) - len(below)
             proposals = below
-        contents = [passage.text for passage in example.positives]
-        allowed = NegativeFilter(answer_matcher(example), rows, contents)
+        allowed = NegativeFilter(example, rows)
         negatives: list[Candidate] = []
         for proposal in proposals:
             if len(negatives) == settings.per_question:
@@ -298,20 +297,14 @@ class NegativeFilter:
     answer.
 
     Args:
-        matcher: finds the question's answers; None keeps passages with an answer.
+        example: the question with its positives, of the corpus or not.
         positive_rows: rows of the positives.
-        positive_texts: texts of the positives, of the corpus or not.
     """
 
-    def __init__(
-        self,
-        matcher: AnswerMatcher | None,
-        positive_rows: Collection[int],
-        positive_texts: Sequence[str],
-    ) -> None:
-        self._matcher = matcher
-        self._rows = set(positive_rows)
-        self._texts = {text_key(text) for text in positive_texts}
+    def __init__(self, example: Example, positive_rows: Collection[int]) -> None:
+        self._matcher = answer_matcher(example)
+        self._rows = positive_rows
+        self._texts = {text_key(passage.text) for passage in example.positives}
 
     def reason(self, row: int, passage: Passage) -> str:
         """Why the passage is no negative of this question, "gold" or "answer"; empty if it may
@@ -319,9 +312,7 @@ class NegativeFilter:
         """
         if row in self._rows or text_key(passage.text) in self._texts:
             return "gold"
-        if self._matcher is not None and self._matcher.matches(passage.text):
-            return "answer"
-        return ""
+        return "answer" if self._matcher.matches(passage.text) else ""
 
 
 def below_margin(

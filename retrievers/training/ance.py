@@ -32,7 +32,7 @@ from rag.training.fit import Method
 from rag.training.refresh import Refresh
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
-from retrievers.examples.data import ExampleTable, answer_matcher, split_examples
+from retrievers.examples.data import ExampleTable, split_examples
 from retrievers.negatives.mine import NegativeFilter
 from retrievers.protocols import TextEncoder
 from retrievers.training.bi_encoder import load_model, snapshot_writer
@@ -190,8 +190,7 @@ def _negatives_of(
     positives: set[int] = set()
     for passage in example.positives:
         positives.update(texts.find(passage))
-    contents = [passage.text for passage in example.positives]
-    allowed = NegativeFilter(answer_matcher(example), positives, contents)
+    allowed = NegativeFilter(example, positives)
     for row in ranked.tolist():
         if row >= 0 and not allowed.reason(row, corpus[row]):
             yield row

@@ -60,11 +60,6 @@ def test_dpr_towers(dpr):
     np.testing.assert_allclose(encoder.encode_questions(TEXTS), asked.numpy(), atol=1e-5)
 
 
-def test_dpr_passages_that_are_too_long_keep_their_last_separator(dpr):
-    encoder = BiEncoder.load(dpr, precision="fp32")
-    assert encoder.encode_passages(["River"], ["the river " * 300]).shape == (1, encoder.dim)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -222,9 +217,12 @@ def test_positions_of_nomic_are_read(tiny, tmp_path):
     )
 
 
-@pytest.mark.parametrize("stated", [{}, {"similarity_fn_name": "dot"}])
+@pytest.mark.parametrize(
+    ("stated", "normalizes"),
+    [({}, False), ({"similarity_fn_name": "dot"}, False), ({"similarity_fn_name": "dot"}, True)],
+)
 def test_static_encoders_read_whole_texts_and_compare_as_sentence_transformers(
-    tiny, tmp_path, stated
+    tiny, tmp_path, stated, normalizes
 ):
     library = pytest.importorskip("sentence_transformers")
     from sentence_transformers import sentence_transformer as package
@@ -235,8 +233,9 @@ def test_static_encoders_read_whole_texts_and_compare_as_sentence_transformers(
     tiny.tokenizer(tmp_path / "bare")
     tokenizer = Tokenizer.from_file(str(tmp_path / "bare/tokenizer.json"))
     torch.manual_seed(0)
-    module = package.modules.StaticEmbedding(tokenizer, embedding_dim=8)
-    peer = library.SentenceTransformer(modules=[module], device="cpu")
+    modules = [package.modules.StaticEmbedding(tokenizer, embedding_dim=8)]
+    modules += [package.modules.Normalize()] * normalizes
+    peer = library.SentenceTransformer(modules=modules, device="cpu")
     peer.save_pretrained(str(tmp_path / "static"))
     _state(tmp_path / "static", **{"similarity_fn_name": None, **stated})
     peer = library.SentenceTransformer(str(tmp_path / "static"), device="cpu")

@@ -2,7 +2,6 @@
 sentence-transformers.
 """
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,6 @@ import torch
 from transformers import AutoModel
 
 from rag.core.types import Passage, Query
-from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.examples.batches import NEGATIVE, POSITIVE, RetrieverBatch
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
@@ -62,25 +59,6 @@ def test_the_step_is_multiple_negatives_ranking(tiny: TinyModels, tmp_path: Path
         torch.testing.assert_close(parameter.grad, other.grad, atol=1e-5, rtol=1e-3, msg=name)
         compared += 1
     assert compared > 30
-
-
-def test_trained_vectors_are_the_inference_encoders(tiny: TinyModels, tmp_path: Path) -> None:
-    """What is trained is what `BiEncoder` later computes from the folder."""
-    folder = tiny.sentence_transformer(tmp_path, dense=16)
-    dense = folder / "2_Dense" / "config.json"
-    stated = json.loads(dense.read_text())
-    dense.write_text(
-        json.dumps({**stated, "activation_function": "torch.nn.modules.linear.Identity"})
-    )
-    model = bi_encoder(folder, question_tokens=24, passage_tokens=24, dropout=0.0)
-    tokens = TextTokenizer(model.settings.question)
-    encoder = BiEncoder.load(folder, precision="fp32", device="cpu")
-    assert model.dim == 16
-    with torch.no_grad():
-        ours = model.encode_questions(
-            arrays(tokens.queries([Query(question) for question in QUESTIONS]))
-        ).numpy()
-    np.testing.assert_allclose(ours, encoder.encode_questions(QUESTIONS), atol=1e-5)
 
 
 FAMILIES = ["bert", "roberta", "electra", "distilbert", "albert", "mpnet"]

@@ -17,7 +17,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.hybrid import Fusion
 from retrievers.protocols import Retriever
-from retrievers.rerank import Rerank, RerankingRetriever, reranked
+from retrievers.rerank import DEFAULT_FUSION, Rerank, RerankingRetriever, reranked
 from tests.unit.retrievers.conftest import Store
 
 TEXTS = [
@@ -120,7 +120,7 @@ class Given:
 def test_both_stages_scores_are_added_in_the_judge_s_deviations() -> None:
     judge = Given({"p0": 7.0, "p1": 9.0, "p2": 8.0})
 
-    def found(fusion: Fusion | None = None) -> list[Hit]:
+    def found(fusion: Fusion = DEFAULT_FUSION) -> list[Hit]:
         both = RerankingRetriever(First(), STORE, judge, depth=3, fusion=fusion)
         return both.search(["x"], 3)[0]
 

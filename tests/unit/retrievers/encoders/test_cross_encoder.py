@@ -8,8 +8,6 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForSequenceClassification,
-    XLMRobertaConfig,
-    XLMRobertaForSequenceClassification,
 )
 
 from rag.core.errors import ArtifactError, ConfigError, DataError
@@ -71,21 +69,6 @@ def test_scores_equal_one_pair_at_a_time(tiny, tmp_path, outputs, monkeypatch):
     assert encoder.score([], []).shape == (0,)
     with pytest.raises(DataError, match="2 questions for 1 passages"):
         encoder.score(["a", "b"], PASSAGES[:1])
-
-
-def test_scores_of_roberta_are_transformers(tiny, tmp_path):
-    torch.manual_seed(0)
-    config = XLMRobertaConfig(**{**tiny.config(), "num_labels": 1, "type_vocab_size": 2})
-    plain = XLMRobertaForSequenceClassification(config).eval()
-    plain.save_pretrained(tmp_path)
-    tiny.tokenizer(tmp_path)
-    questions = [f"who wrote {n}" for n in range(7)]
-    encoder = CrossEncoder.load(tmp_path, precision="fp32")
-    scores = encoder.score(questions, PASSAGES)
-    encoder.network = plain
-    expected = encoder.score(questions, PASSAGES)
-    assert expected.std() > 0.01
-    np.testing.assert_allclose(scores, expected, atol=1e-4)
 
 
 def test_length_and_prompt_of_sentence_transformers_are_read(folder, tmp_path):

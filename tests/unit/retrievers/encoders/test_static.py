@@ -56,26 +56,6 @@ def by_hand(vectors: np.ndarray, texts: list[str], *, is_model2vec: bool = False
     return np.array(rows)
 
 
-def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, vectors: np.ndarray) -> None:
-    library = pytest.importorskip("sentence_transformers")
-    from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
-
-    theirs = library.SentenceTransformer(
-        modules=[StaticEmbedding(tokenizer(), embedding_weights=vectors), Normalize()], device="cpu"
-    )
-    theirs.save(str(tmp_path / "theirs"))
-    encoder = load_encoder(tmp_path / "theirs")
-    assert isinstance(encoder, StaticEncoder)
-    expected = theirs.encode(TEXTS)
-    np.testing.assert_allclose(encoder.encode_questions(TEXTS), expected, atol=1e-6)
-    np.testing.assert_allclose(
-        encoder.encode_passages([""] * len(TEXTS), TEXTS), expected, atol=1e-6
-    )
-    int8 = load_encoder(as_model2vec(tmp_path / "int8", vectors, tokenizer()))
-    known = TEXTS[:3]  # model2vec leaves unknown tokens out
-    np.testing.assert_allclose(int8.encode_questions(known), expected[:3], atol=0.02)
-
-
 def test_what_is_written_opens_in_sentence_transformers(
     tmp_path: Path, vectors: np.ndarray
 ) -> None:
