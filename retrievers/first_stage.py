@@ -17,10 +17,11 @@ from rag.core.arrays import Float32, Int64
 from rag.core.errors import ConfigError, RetrievalError
 from rag.core.log import Timer, stage
 from rag.core.types import Hit, Query
-from retrievers.protocols import HitLists, Passages, Retriever, Selected, TextEncoder
+from retrievers.protocols import HitLists, Retriever, Selected, TextEncoder
 
 if TYPE_CHECKING:
     from indexers.index import Index
+    from indexers.passages import PassageStore
     from retrievers.encoders.bi_encoder import BiEncoder
 
 
@@ -29,7 +30,7 @@ class DenseRetriever(Retriever):
     """Searches a vector index with a bi-encoder's question vectors."""
 
     vectors: VectorIndex
-    passages: Passages
+    passages: PassageStore
     encoder: TextEncoder
 
     def search(
@@ -65,7 +66,7 @@ class LateInteractionRetriever(Retriever):
     """Searches token vectors; scores are MaxSim."""
 
     tokens: TokenIndex
-    passages: Passages
+    passages: PassageStore
     encoder: BiEncoder
 
     def search(
@@ -102,7 +103,7 @@ class SparseRetriever(Retriever):
     """Searches the Lucene index by BM25."""
 
     terms: LuceneIndex
-    passages: Passages
+    passages: PassageStore
 
     absent_score = 0.0
 
@@ -131,7 +132,7 @@ class SparseRetriever(Retriever):
             return _hits_of_pairs(self.terms.search(questions, top_k, selected), self.passages)
 
 
-def to_hits(scores: Float32, rows: Int64, passages: Passages) -> HitLists:
+def to_hits(scores: Float32, rows: Int64, passages: PassageStore) -> HitLists:
     """Hits from scores (B, K) and rows (B, K), leaving out rows of -1; ties are ordered by passage
     id.
     """
@@ -142,7 +143,9 @@ def to_hits(scores: Float32, rows: Int64, passages: Passages) -> HitLists:
     return _hits_of_pairs(pairs, passages)
 
 
-def _hits_of_pairs(lists: Sequence[Sequence[tuple[int, float]]], passages: Passages) -> HitLists:
+def _hits_of_pairs(
+    lists: Sequence[Sequence[tuple[int, float]]], passages: PassageStore
+) -> HitLists:
     """Hits of rows and scores; the ids of all lists are read together."""
     rows = [row for pairs in lists for row, _ in pairs]
     ids = iter(passages.ids(rows))

@@ -15,10 +15,11 @@ from rag.core.arrays import Float64
 from rag.core.errors import ConfigError
 from rag.core.log import Timer, stage
 from rag.core.types import Hit
-from retrievers.protocols import HitLists, PairScorer, Passages, Retriever, Selected
+from retrievers.protocols import HitLists, PairScorer, Retriever, Selected
 
 if TYPE_CHECKING:
     from indexers.index import Index
+    from indexers.passages import PassageStore
 
 # First hits whose words are matched; those behind them hardly ever reach the first 20.
 _MATCHED = 60
@@ -205,7 +206,7 @@ class HybridRetriever(Retriever):
     """
 
     members: Sequence[Retriever]
-    passages: Passages
+    passages: PassageStore
     _: KW_ONLY
     fusion: Fusion = field(default_factory=default_fusion)
     depth: int = 200

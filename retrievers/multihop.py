@@ -18,10 +18,11 @@ from rag.config import Config
 from rag.core.log import Timer, stage
 from rag.core.types import EvidencePath, Hit, Query
 from retrievers.first_stage import DenseRetriever
-from retrievers.protocols import HitLists, Passages, PathLists, Retriever, Selected
+from retrievers.protocols import HitLists, PathLists, Retriever, Selected
 
 if TYPE_CHECKING:
     from indexers.index import Index
+    from indexers.passages import PassageStore
 
 
 class MultiHop(Config):
@@ -65,7 +66,7 @@ class MultiHopRetriever(Retriever):
     """
 
     dense: DenseRetriever
-    passages: Passages
+    passages: PassageStore
     _: KW_ONLY
     first: Retriever | None = None
     hops: int = 2

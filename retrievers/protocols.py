@@ -1,14 +1,10 @@
-"""Interfaces of retrievers (questions in, hits out) and of their parts: encoder, passages by
-row.
-"""
+"""Interfaces of retrievers (questions in, hits out) and of their encoders and scorers."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Protocol
 
 from indexers.protocols import PassageEncoder, Selection
 from rag.core.arrays import Float32
@@ -34,18 +30,6 @@ class TextEncoder(PassageEncoder, Protocol):
         """Vectors (n, D) float32 of questions, each with the passages of its earlier hops, in
         order.
         """
-
-
-class Passages(Protocol):
-    """Passages by row, such as a `PassageStore`."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, row: int) -> Passage: ...
-    def ids(self, rows: Sequence[int] | np.ndarray[Any, Any]) -> list[str]:
-        """Ids of rows, in that order."""
-
-    def get_many(self, rows: Sequence[int] | np.ndarray[Any, Any]) -> list[Passage]:
-        """The passages in `rows`, in that order."""
 
 
 class PairScorer(Protocol):

@@ -22,10 +22,11 @@ from rag.core.types import FirstStage, Hit, Passage
 from rag.runtime.model_files import model_folder, tower_folders, weight_files, weights_sha256
 from retrievers.encoders.folders import read_settings
 from retrievers.hybrid import Fusion
-from retrievers.protocols import HitLists, PairScorer, Passages, Retriever, Selected
+from retrievers.protocols import HitLists, PairScorer, Retriever, Selected
 
 if TYPE_CHECKING:
     from indexers.index import Index
+    from indexers.passages import PassageStore
 
 # The re-ranker's scores in standard deviations; chosen on 500 training questions of SQuAD that were
 # held out.
@@ -114,7 +115,7 @@ class Rerank(Config):
 
 def reranked(
     first: Retriever,
-    passages: Passages,
+    passages: PassageStore,
     rerank: Rerank,
     *,
     precision: str = "auto",
@@ -205,7 +206,7 @@ class RerankingRetriever(Retriever):
     """
 
     first: Retriever
-    passages: Passages
+    passages: PassageStore
     scorer: PairScorer
     _: KW_ONLY
     depth: int = 100

@@ -53,20 +53,10 @@ def token_model(folder: Path, *, shared: bool = True, **settings: Any) -> BiEnco
     )
     question: Any = _TokenTower(model.question)
     passage: Any = question if shared else _TokenTower(model.passage)
-    return spelled(
-        BiEncoderModel(question, passage, model.settings, temperature=model.temperature)
-    ).train()
+    return spelled(BiEncoderModel(question, passage, model.settings, scale=model.scale)).train()
 
 
 def spelled(model: BiEncoderModel) -> BiEncoderModel:
     """The model, reading texts that spell their token ids."""
     model.tokenizer = cast("Any", SpelledIds())
     return model
-
-
-def scores_of(
-    model: BiEncoderModel, questions: Sequence[Any], passages: Sequence[Any]
-) -> torch.Tensor:
-    """Scores (B, P) of token ids."""
-    asked = model.vectors(model.question, questions, question=True)
-    return model.score(asked, model.vectors(model.passage, passages))

@@ -18,7 +18,6 @@ from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.log import get_logger
 from rag.core.types import Query
-from rag.runtime.backbone import by_length
 from rag.runtime.hardware import core_pool, resolve_device, resolve_precision
 from rag.runtime.model_files import (
     EMBEDDED_ENCODER_NAMES,
@@ -195,23 +194,17 @@ class BiEncoder(Encoder):
         """The vectors of some texts on the CPU; a GPU is parallel inside one batch."""
         on_cpu = tower.device == "cpu"
         in_order = self._pool.map if on_cpu else map
-        network = tower.network
-
-        @torch.inference_mode()
-        def run(rows: list[int]) -> Vectors:
-            return network([sequences[row] for row in rows], question=question).cpu()
 
         def reported(
             run: Callable[[list[int]], Vectors], batches: list[list[int]]
         ) -> Iterator[Vectors]:
-            for rows, vectors in zip(batches, in_order(run, batches), strict=True):
+            computed = in_order(torch.inference_mode()(run), batches)
+            for rows, vectors in zip(batches, computed, strict=True):
                 self._report(len(rows))
-                yield vectors
+                yield vectors.cpu()
 
-        max_tokens = CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS
-        limits = (self.batch_size, max_tokens)
-        parts, order = by_length(run, list(map(len, sequences)), limits, over=reported)
-        return Vectors.joined(parts).take(order)
+        limits = (self.batch_size, CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS)
+        return tower.network.encode(sequences, limits, question=question, over=reported)
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rag.core.arrays import Float32
-from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.core.errors import ArtifactError
 from rag.core.files import read_json
 from rag.core.types import Passage
 from rag.runtime.backbone import (
@@ -34,7 +34,7 @@ from rag.runtime.model_files import (
     transformers_tokenizer,
 )
 from retrievers.encoders.folders import LIBRARY_FILE, tokenizer_limit, transformer_settings
-from retrievers.encoders.settings import PAIR, TITLE_AND_TEXT
+from retrievers.encoders.settings import TITLE_AND_TEXT
 from retrievers.encoders.tokenization import PassageLayout
 
 _BATCH_LIMITS = (64, 8192)  # pairs and tokens per forward pass
@@ -99,16 +99,11 @@ class CrossEncoder:
         folder = model_folder(name_or_path)
         device = resolve_device(device)
         stated = read_config(folder)
-        layout = str(layout or stated.get(_LAYOUT_KEY) or TITLE_AND_TEXT)
-        if layout == PAIR:
-            raise ConfigError(
-                "a cross-encoder reads the question as first segment: the passage must be one text",
-                hint=f"give a template such as {TITLE_AND_TEXT}",
-            )
+        reading = PassageLayout(str(layout or stated.get(_LAYOUT_KEY) or TITLE_AND_TEXT))
         network, tokenizer = _read_network(
             folder, stated, device, train=train, dropout=dropout, seed=seed
         )
-        setattr(network.config, _LAYOUT_KEY, layout)  # saved with the network
+        setattr(network.config, _LAYOUT_KEY, reading.layout)  # saved with the network
         stated_length = transformer_settings(folder).get("max_seq_length")
         limit = min(int(stated_length or tokenizer_limit(folder)), position_limit(stated))
         limit = min(limit, max_length or limit)
@@ -118,7 +113,7 @@ class CrossEncoder:
         else:
             _prepare_scoring(network, device, resolve_precision(precision, device))
             prompt = _prompt(folder)
-        return cls(str(name_or_path), network, tokenizer, limit, PassageLayout(layout), prompt)
+        return cls(str(name_or_path), network, tokenizer, limit, reading, prompt)
 
     def logits(self, questions: Sequence[str], passages: Sequence[Passage]) -> tuple[Tensor, int]:
         """Log-odds (n,) float32 that passage i is relevant to question i, n > 0; and the tokens
@@ -149,14 +144,7 @@ class CrossEncoder:
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
         """Log-odds (n,) float32 that passage i is relevant to question i; probabilities near 1
         would not tell passages apart.
-
-        Raises:
-            DataError: questions and passages differ in number.
         """
-        if len(questions) != len(passages):
-            raise DataError(
-                f"{len(questions)} questions for {len(passages)} passages, expected pairs"
-            )
         if not questions:
             return np.zeros(0, np.float32)
         with torch.inference_mode():

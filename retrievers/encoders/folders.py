@@ -179,11 +179,9 @@ def _read_sentence_transformers(folder: Path, library: Mapping[str, Any]) -> Enc
         pooled_at = kinds.index("Pooling")
         pooling = _read_pooling(folder, configs[pooled_at])
     layers = []
-    on_tokens = False
-    for position, (kind, path) in enumerate(modules):
+    for (kind, path), config in zip(modules, configs, strict=True):
         if kind in ("Dense", "LayerNorm"):
-            layers.append(_read_layer(folder / path, kind, configs[position]))
-            on_tokens = on_tokens or position < pooled_at
+            layers.append(_read_layer(folder / path, kind, config))
     return EncoderSettings(
         kind="sentence-transformers",
         weights_dir=weights_dir,
@@ -193,7 +191,7 @@ def _read_sentence_transformers(folder: Path, library: Mapping[str, Any]) -> Enc
         **prefixes,
         layout=layout or TITLE_AND_TEXT,
         layers=tuple(layers),
-        on_tokens=on_tokens,
+        on_tokens=pooled_at > 1,
         interaction=interaction,
         straight_apostrophes=bool(library.get("straight_apostrophes")),
         prompts=prompts,

@@ -57,7 +57,7 @@ def load_encoder(source: Any = None, **options: Any) -> Encoder:
             "identity as in indexers.protocols",
         )
     name = str(source or QA_ENCODER)
-    pooling = "" if TOWER_SEPARATOR in name else _pooling_of(name)
+    pooling = "" if TOWER_SEPARATOR in name else _of_passages(name).pooling
     if pooling not in (STATIC, SERVED):
         from retrievers.encoders.bi_encoder import BiEncoder
 
@@ -77,17 +77,19 @@ def tokenizer_folder(name_or_path: str | Path) -> Path:
 
 
 def _of_passages(name_or_path: str | Path) -> EncoderSettings:
-    """The settings of an encoder, of two towers those of the passage tower."""
-    return read_settings(
-        tower_folders(model_folder(str(name_or_path).partition(TOWER_SEPARATOR)[0]))[0]
-    )
-
-
-def _pooling_of(name_or_path: str | Path) -> str:
-    """The pooling of an encoder, of two towers that of the passage tower."""
-    if str(name_or_path).startswith(SCHEME):
-        return SERVED
-    return _of_passages(name_or_path).pooling
+    """The settings of an encoder, of two towers those of the passage tower; of a model behind an
+    address, whose tokenizer nobody sees, with that of the embedded encoder.
+    """
+    name = str(name_or_path)
+    if name.startswith(SCHEME):
+        return EncoderSettings(
+            kind=SERVED,
+            weights_dir=tokenizer_folder(EMBEDDED_ENCODER_NAMES[0]),
+            pooling=SERVED,
+            normalize=True,
+            max_length=SERVED_LENGTH,
+        )
+    return read_settings(tower_folders(model_folder(name.partition(TOWER_SEPARATOR)[0]))[0])
 
 
 def passage_budget(
@@ -105,10 +107,6 @@ def passage_budget(
     """
     from retrievers.encoders.tokenization import counting_tokens
 
-    if str(name_or_path).startswith(SCHEME):
-        count = counting_tokens(_of_passages(EMBEDDED_ENCODER_NAMES[0]).weights_dir)
-        longest = changes.get("max_length") or SERVED_LENGTH
-        return longest - _SPECIAL_TOKENS - count(changes.get("passage_prefix") or ""), count
     settings = _of_passages(name_or_path or EMBEDDED_ENCODER_NAMES[0]).override(**changes)
     longest = settings.max_length
     measuring = settings
@@ -131,7 +129,7 @@ def load_like(
     """
     options = identity.options()
     if isinstance(source, str | Path):
-        pooling = _pooling_of(source)
+        pooling = _of_passages(source).pooling
         # Networks, static encoders and servers pool differently.
         if not {STATIC, SERVED}.isdisjoint((pooling, identity.pooling)):
             options["pooling"] = pooling

@@ -126,9 +126,9 @@ class EncoderSettings:
     """How texts become vectors, and where the weights are; what an encoder's folder records.
 
     Attributes:
-        kind: "sentence-transformers", "dpr", "ance", "transformers" or "static".
+        kind: "sentence-transformers", "dpr", "ance", "transformers", "static" or "served".
         weights_dir: folder of config.json and model.safetensors.
-        pooling: one of `POOLINGS`, or `STATIC`.
+        pooling: one of `POOLINGS`, `STATIC` or `SERVED`.
         normalize: whether vectors get unit length.
         max_length: tokens after which texts are cut, special tokens included.
         layout: see `PassageLayout`.
@@ -211,7 +211,7 @@ class EncoderSettings:
 
     def max_length_limit(self) -> int:
         """Maximum number of tokens that the position embeddings allow."""
-        if self.pooling == STATIC:
+        if self.pooling in (STATIC, SERVED):
             return NO_LIMIT
         return position_limit(read_config(self.weights_dir))
 
@@ -242,7 +242,7 @@ class EncoderSettings:
 
     def _check(self, pooling: str, max_length: int | None) -> None:
         """Refuse a pooling or a length that this encoder does not have."""
-        allowed = (STATIC,) if self.pooling == STATIC else POOLINGS
+        allowed = POOLINGS if self.pooling in POOLINGS else (self.pooling,)
         if pooling not in allowed:
             raise ConfigError(f"pooling is {pooling!r}, expected one of {', '.join(allowed)}")
         if max_length is None:

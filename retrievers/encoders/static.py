@@ -23,14 +23,14 @@ from scipy.sparse import csr_matrix
 
 from indexers.protocols import EncoderIdentity
 from rag.core.arrays import Float32, Int32, Int64
-from rag.core.errors import ArtifactError, ConfigError
+from rag.core.errors import ArtifactError
 from rag.core.files import atomic_path, atomic_write_json
 from rag.core.log import get_logger
 from rag.core.types import Query
 from rag.runtime.model_files import copy_tokenizer, folder_tokenizer, model_folder, read_tensors
 from retrievers.encoders.base import Encoder
 from retrievers.encoders.folders import read_settings, write_modules
-from retrievers.encoders.settings import PAIR, STATIC_LENGTH, findable_name, warn_of_guesses
+from retrievers.encoders.settings import STATIC_LENGTH, findable_name, warn_of_guesses
 from retrievers.encoders.tokenization import PassageLayout, query_texts
 
 _TEXTS_AT_ONCE = 1024  # per call of the tokenizer and per matrix product
@@ -64,10 +64,7 @@ class StaticEncoder(Encoder):
         self._skipped = _unknown_id(tokenizer) if skips_unknown else -1
         self._has_warned = False
         tokenizer.enable_truncation(identity.max_length)
-        if identity.layout == PAIR:
-            raise ConfigError(
-                "a static encoder reads no pairs", hint="give a layout such as {title} {text}"
-            )
+
         self._layout = PassageLayout(identity.layout)
 
     @classmethod

@@ -5,6 +5,7 @@ tokenizer of the model's folder.
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from retrievers.encoders.settings import (
     TCT_COLBERT,
     TCT_PASSAGE_MARKER,
     TCT_QUESTION_MARKER,
+    TITLE_AND_TEXT,
     EncoderSettings,
 )
 
@@ -30,20 +32,29 @@ class PassageLayout:
 
     A passage without a title is its text alone, whatever the layout.
 
+    Args:
+        pairs: whether the model reads two segments.
+
     Raises:
-        ConfigError: the template has no {text} or names something else.
+        ConfigError: the template has no {text} or names something else, or the model reads no
+            pairs.
 
     Example:
         >>> PassageLayout("{title}. {text}").render(["Danube", ""], ["A river.", "A text."])
         (['Danube. A river.', 'A text.'], None)
-        >>> PassageLayout("pair").render(["Danube"], ["A river."], prefix="passage: ")
+        >>> PassageLayout("pair", pairs=True).render(["Danube"], ["A river."], prefix="passage: ")
         (['passage: Danube'], ['A river.'])
     """
 
-    def __init__(self, layout: str) -> None:
+    def __init__(self, layout: str, *, pairs: bool = False) -> None:
         self.layout = layout
-        if layout == PAIR:
+        if layout == PAIR and pairs:
             return
+        if layout == PAIR:
+            raise ConfigError(
+                f"passage layout {PAIR!r}: for this model a passage must be one text",
+                hint=f"give a template such as {TITLE_AND_TEXT!r}",
+            )
         try:
             fields = {field for _, field, _, _ in string.Formatter().parse(layout)} - {None}
         except ValueError as error:
@@ -51,7 +62,7 @@ class PassageLayout:
         if "text" not in fields or fields - {"title", "text"}:
             raise ConfigError(
                 f"passage layout {layout!r}: expected {PAIR!r} or a template with {{text}} and {{title}}",
-                hint='for example "{title} {text}"',
+                hint=f"for example {TITLE_AND_TEXT!r}",
             )
 
     def render(
@@ -142,7 +153,7 @@ class TextTokenizer:
 
     def __init__(self, settings: EncoderSettings, *, query_tokens: int | None = None) -> None:
         self.cut = Counter[str]()
-        self._layout = PassageLayout(settings.layout)
+        self._layout = PassageLayout(settings.layout, pairs=True)
         self._straight_apostrophes = settings.straight_apostrophes
         self._query_prefix = settings.query_prefix
         self._passage_prefix = settings.passage_prefix
@@ -151,15 +162,13 @@ class TextTokenizer:
         if not self._has_special_tokens:
             self._query_prefix = TCT_QUESTION_MARKER + settings.query_prefix
             self._passage_prefix = TCT_PASSAGE_MARKER + settings.passage_prefix
-        longest_query = settings.override(max_length=query_tokens).max_length
-        if settings.question_tokens is not None:
-            longest_query = settings.question_tokens
-        self.question_limit = settings.question_tokens or settings.max_length
-        limits = {settings.max_length, self.question_limit, longest_query}
-        cutting = {limit: _cutting_tokenizer(settings, limit) for limit in limits}
-        self._passages = cutting[settings.max_length]
-        self._questions = cutting[self.question_limit]
-        self._queries = cutting[longest_query]
+        fixed = settings.question_tokens
+        self.question_limit = fixed or settings.max_length
+        longest_query = fixed or settings.override(max_length=query_tokens).max_length
+        cut_at = cache(partial(_cutting_tokenizer, settings))
+        self._passages = cut_at(settings.max_length)
+        self._questions = cut_at(self.question_limit)
+        self._queries = cut_at(longest_query)
         self._fill = [mask_id(self._questions)] if settings.fills_questions else []
 
     def passages(self, titles: Sequence[str], texts: Sequence[str]) -> list[list[int]]:

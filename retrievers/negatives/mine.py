@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -73,10 +74,7 @@ def mine(
     check_target(target)
     work = target.with_name(target.name + ".mining")
 
-    def read() -> Iterable[Question]:
-        first = islice(read_questions(questions), limit)
-        return first if sample is None else draw_sample(first, sample, mining.seed)
-
+    read = partial(_asked, questions, limit, sample, mining.seed)
     # A wrong file of questions is named before the index and its encoder are loaded.
     total = sum(1 for _ in read())
     with Index.open(index) as opened, directory_lock(work):
@@ -99,17 +97,23 @@ def mine(
                 hint="give gold passages or answers with the questions, or another corpus",
             )
         examples = blocks.examples()
+        merged = None
         if merge is not None:
             examples = merge_examples(examples, merge)
+            merged = sha256_file(merge)
         counts["written"] = write_examples(target, examples)
-        report = {
-            "counts": dict(counts),
-            **run,
-            "merge": None if merge is None else sha256_file(merge),
-        }
+        report = {"counts": dict(counts), **run, "merge": merged}
         atomic_write_json(target.with_name(target.name + ".report.json"), report)
         blocks.remove()
     return report
+
+
+def _asked(
+    questions: str | Path, limit: int | None, sample: int | None, seed: int
+) -> Iterable[Question]:
+    """The first questions of a set, or a sample of them."""
+    first = islice(read_questions(questions), limit)
+    return first if sample is None else draw_sample(first, sample, seed)
 
 
 class Miner:

@@ -32,7 +32,7 @@ from rag.training.fit import Method
 from rag.training.refresh import Refresh
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
-from retrievers.examples.data import ExampleTable, split_examples
+from retrievers.examples.data import ExampleSplit, ExampleTable, split_examples
 from retrievers.negatives.mine import NegativeFilter
 from retrievers.protocols import TextEncoder
 from retrievers.training.bi_encoder import load_model, snapshot_writer
@@ -67,14 +67,8 @@ def build(
     split = split_examples(config, config.out / "data")
     data = split.training
     every = config.refresh_every_steps
-    has_negatives = data.has_negatives
-    if config.loss == "pairwise" and split.held_out:
-        has_negatives = has_negatives and any(example.negatives for example in split.held_out)
-    if not every and not has_negatives:
-        raise ConfigError(
-            "refresh_every_steps is 0, and the training or held-out examples have no negatives either",
-            hint="set refresh_every_steps, or mine negatives with `rag mine`",
-        )
+    if not every:
+        _check_negatives(config, split)
     batches = contrastive_batches(config, data)
     mined = [batches]
 
@@ -109,6 +103,18 @@ def build(
         encode=encode,
     )
     return replace(method, hooks=refresh)
+
+
+def _check_negatives(config: AnceTrainConfig, split: ExampleSplit) -> None:
+    """Refuse examples without the negatives that no refresh will bring."""
+    has_negatives = split.training.has_negatives
+    if config.loss == "pairwise" and split.held_out:
+        has_negatives = has_negatives and any(example.negatives for example in split.held_out)
+    if not has_negatives:
+        raise ConfigError(
+            "refresh_every_steps is 0, and the training or held-out examples have no negatives either",
+            hint="set refresh_every_steps, or mine negatives with `rag mine`",
+        )
 
 
 def take_up_negatives(

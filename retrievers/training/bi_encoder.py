@@ -75,7 +75,7 @@ class BiEncoderModel(nn.Module):
         question, passage: the towers.
         settings: settings for the finished encoder's folder.
         dim: size D of the vectors.
-        temperature: number by which scores are divided.
+        scale: factor on inner products, 1 / temperature.
         query_tokens: maximum length of a query with passages; None: as for questions.
         config: what it was loaded with, completed by what follows from an index.
         bank: an index whose vectors are the passages', so that the question side alone is trained.
@@ -89,14 +89,14 @@ class BiEncoderModel(nn.Module):
         passage: Tower,
         settings: Sides,
         *,
-        temperature: float = 1.0,
+        scale: float = 1.0,
     ) -> None:
         super().__init__()
         self.question = question
         self.passage = passage
         self.settings = settings
         self.dim = question.dim
-        self.temperature = temperature
+        self.scale = scale
         self.query_tokens: int | None = None
         self.config: BiEncoderConfig
         self.bank: Index | None = None
@@ -111,11 +111,6 @@ class BiEncoderModel(nn.Module):
     def device(self) -> str:
         """Where the parameters are."""
         return str(next(self.parameters()).device)
-
-    @property
-    def scale(self) -> float:
-        """Factor on inner products: 1 / temperature."""
-        return 1.0 / self.temperature
 
     def to_compute(self, dtype: torch.dtype) -> BiEncoderModel:
         """Compute encoders in `dtype`; pooling, projections and scores stay fp32. Returns self."""
@@ -209,21 +204,10 @@ def load_model(
         config = adopt_index(config, bank, same_encoder=same_encoder)
     config = start_from_index(config)
     of_question, of_passage = _read_sides(config)
-    towers = []
-    for number, side in enumerate([of_question] if config.shared else [of_question, of_passage]):
-        tower = Tower.load(
-            side,
-            projection_dim=config.projection_dim,
-            projection_norm=config.projection_norm,
-            dropout=config.dropout,
-            lora=config.lora,
-            seed=config.seed + number,
-            device=device,
-        )
-        reset_layers(tower.encoder, config.reset_layers, config.seed)
-        towers.append(tower)
-    question = towers[0]
-    passage = towers[-1]
+    question = _load_tower(config, of_question, config.seed, device)
+    passage = question
+    if not config.shared:
+        passage = _load_tower(config, of_passage, config.seed + 1, device)
     if question.dim != passage.dim:
         raise MismatchedArtifactError(
             f"the vectors of {of_question.weights_dir} have {question.dim} dimensions, those of "
@@ -237,7 +221,7 @@ def load_model(
         replace(of_question, passage_prefix=of_passage.passage_prefix),
         replace(of_passage, query_prefix=of_question.query_prefix),
     )
-    model = BiEncoderModel(question, passage, sides, temperature=temperature).to(device).train()
+    model = BiEncoderModel(question, passage, sides, scale=1.0 / temperature).to(device).train()
     model.config = config
     model.query_tokens = config.longest_query
     model.bank = bank
@@ -248,6 +232,22 @@ def load_model(
             )
         passage.requires_grad_(False)
     return model
+
+
+def _load_tower(
+    config: BiEncoderConfig, settings: EncoderSettings, seed: int, device: str
+) -> Tower:
+    tower = Tower.load(
+        settings,
+        projection_dim=config.projection_dim,
+        projection_norm=config.projection_norm,
+        dropout=config.dropout,
+        lora=config.lora,
+        seed=seed,
+        device=device,
+    )
+    reset_layers(tower.encoder, config.reset_layers, config.seed)
+    return tower
 
 
 def _read_sides(config: BiEncoderConfig) -> Sides:

@@ -22,7 +22,7 @@ Note:
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
 import torch
@@ -131,10 +131,11 @@ class _Chunk:
     vectors: Vectors | None = None
 
 
+@dataclass(eq=False)
 class ChunkedEncoding:
     """The vectors of many texts, computed in chunks, and the way back from their gradients.
 
-    Args:
+    Attributes:
         encode: texts of one chunk → their vectors, differentiable in the encoder's parameters.
         texts: token ids; texts of similar length share a chunk.
         limits: most texts and most tokens in a chunk.
@@ -142,43 +143,33 @@ class ChunkedEncoding:
             cache.
         seed: of the dropout; chunk k draws from `seed` and the number of its first text.
         first: number of `texts[0]` in the batch of all processes.
-
-    Attributes:
         vectors: detached, in the order of the texts.
     """
 
-    def __init__(
-        self,
-        encode: Callable[[list[TokenIds]], Vectors],
-        texts: Sequence[TokenIds],
-        *,
-        limits: tuple[int, int],
-        keep_graphs: bool,
-        seed: int,
-        first: int = 0,
-        device: str = "cpu",
-    ) -> None:
-        self._encode = encode
-        self._texts = texts
-        self._device = torch.device(device)
+    encode: Callable[[list[TokenIds]], Vectors]
+    texts: Sequence[TokenIds]
+    _: KW_ONLY
+    limits: tuple[int, int]
+    keep_graphs: bool
+    seed: int
+    first: int = 0
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
         self._chunks: list[_Chunk] = []
-        self._keep_graphs = keep_graphs
-        self._seed = seed
-        self.first = first
-        parts, order = by_length(self._forward, list(map(len, texts)), limits)
+        parts, order = by_length(self._forward, list(map(len, self.texts)), self.limits)
         self.vectors = Vectors.joined(parts).take(order)
 
     def _forward(self, rows: list[int]) -> Vectors:
         """Detached vectors of a chunk, whose graph is kept or will be computed again."""
-        seed = int(generator(self._seed, self.first + min(rows)).integers(1 << 62))
+        seed = int(generator(self.seed, self.first + min(rows)).integers(1 << 62))
         chunk = _Chunk(rows, seed)
         self._chunks.append(chunk)
         # The only chunk of a batch takes no more memory with its graph than a second time.
-        keep = self._keep_graphs or len(rows) == len(self._texts)
-        keep = keep and torch.is_grad_enabled()
-        with torch.set_grad_enabled(keep):
+        keep = self.keep_graphs or len(rows) == len(self.texts)
+        with torch.set_grad_enabled(keep and torch.is_grad_enabled()):
             vectors = self._run(chunk)
-        if keep:
+        if vectors.values.requires_grad:
             chunk.vectors = vectors
         return Vectors(vectors.values.detach(), vectors.lengths)
 
@@ -198,7 +189,6 @@ class ChunkedEncoding:
         """A chunk's vectors, with dropout of its own seed; global generators go on as before after
         it.
         """
-        is_cuda = self._device.type == "cuda"
-        with torch.random.fork_rng(devices=[self._device] if is_cuda else []):
+        with torch.random.fork_rng(devices=[] if self.device == "cpu" else [self.device]):
             torch.manual_seed(chunk.seed)
-            return self._encode([self._texts[row] for row in chunk.rows])
+            return self.encode([self.texts[row] for row in chunk.rows])

@@ -42,7 +42,7 @@ def test_the_step_is_multiple_negatives_ranking(tiny: TinyModels, tmp_path: Path
 
     ours = bi_encoder(folder, question_tokens=24, passage_tokens=24, dropout=0.0)
     assert (ours.settings.passage.pooling, ours.settings.passage.normalize) == ("mean", True)
-    assert ours.temperature == pytest.approx(0.05)
+    assert ours.scale == pytest.approx(20)
     passages = [text for pair in zip(PASSAGES, NEGATIVES, strict=True) for text in pair]
     batch = RetrieverBatch(
         [Query(question) for question in QUESTIONS],

@@ -38,7 +38,6 @@ from serve.settings import ServeSettings, hash_api_key
 from tests.pipeline_parts import LastWordsReader
 from tests.support.verifying import WordVerifier
 from tests.unit.indexers.conftest import WordEncoder, clustered
-from tests.unit.rag.test_filters import QuestionEncoder
 
 WORDS = ["danube", "forest", "river", "black", "title", "text", "wrote", "rises"]
 NUMBERS = range(24)
@@ -86,7 +85,7 @@ def places(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     tiny.late_interaction(folder / "model", dim=16)
     puts = [document(number) for number in NUMBERS]
     whole = BuildSettings(retriever="hybrid", java_heap_mib=256)
-    write_index(folder / "whole", puts, encoder=QuestionEncoder(), settings=whole)
+    write_index(folder / "whole", puts, encoder=WordEncoder(), settings=whole)
     tokens = BuildSettings(retriever="dense", index_type="plaid")
     encoder = BiEncoder.load(folder / "model", precision="fp32")
     write_index(folder / "tokens", puts, encoder=encoder, settings=tokens)
@@ -107,7 +106,7 @@ def retriever_of(kind: str, index: Index, places: dict[str, Path]) -> Retriever:
         encoder = BiEncoder.load(places["model"], precision="fp32")
         return LateInteractionRetriever(index.tokens, index.passages, encoder)
     assert index.dense is not None
-    dense = DenseRetriever(index.dense, index.passages, QuestionEncoder())
+    dense = DenseRetriever(index.dense, index.passages, WordEncoder())
     if kind == "dense":
         return dense
     bm25 = SparseRetriever.of(index)
@@ -264,7 +263,7 @@ def test_searches_are_those_of_an_index_of_the_readable_documents(
     alone = tmp_path_factory.mktemp("alone")
     flat = BuildSettings(retriever="dense")
     puts = [document(number) for number in readable]
-    write_index(alone, puts, encoder=QuestionEncoder(), settings=flat)
+    write_index(alone, puts, encoder=WordEncoder(), settings=flat)
     with Index.open(alone) as index:
         oracle = Pipeline(index, retriever_of("dense", index, places), LastWordsReader())
         for question in (word, f"{word} river wrote"):
@@ -331,7 +330,7 @@ def test_a_retriever_that_ignores_rights_is_refused(places: dict[str, Path]) -> 
             return super().search(questions, top_k)
 
     assert index.dense is not None
-    careless = Careless(index.dense, index.passages, QuestionEncoder())
+    careless = Careless(index.dense, index.passages, WordEncoder())
     pipeline = Pipeline(index, careless, LastWordsReader(), WordVerifier())
     person = pipeline.for_groups(frozenset({"b"}))
     doors: list[Callable[[], object]] = [

@@ -1,33 +1,22 @@
 """ANCE killed in a refresh and in training takes the same steps, with the same bytes at the end."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from indexers.index_writer import write_index
-from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
-from rag.core.arrays import Float32
 from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
 from rag.training import fit, refresh
 from rag.training.checkpoints import complete_checkpoints
 from retrievers.training.config import AnceTrainConfig
+from tests.unit.indexers.conftest import WordEncoder
 from tests.worlds import killed_at
 
 STEPS = 12
-
-
-class _Blind:
-    dim = 4
-    identity = EncoderIdentity("blind", "0", dim=4)
-
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
-        return np.ones((len(texts), 4), np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +32,7 @@ def material(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[
         for n, p in enumerate(passages)
     ]
     write_examples(place / "train.json", examples)
-    write_index(place / "index", passages, encoder=_Blind(), settings=BuildSettings(probes=2))
+    write_index(place / "index", passages, encoder=WordEncoder(4), settings=BuildSettings(probes=2))
     return {
         "train_files": [str(place / "train.json")],
         "index": str(place / "index"),

@@ -6,6 +6,7 @@ import pytest
 
 from indexers.protocols import EncoderIdentity
 from rag.core.arrays import Float32
+from rag.core.types import Query
 
 
 class WordEncoder:
@@ -26,6 +27,11 @@ class WordEncoder:
                     np.random.default_rng(seed).standard_normal(self.dim).astype(np.float32)
                 )
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
+
+    def encode_queries(self, queries: Sequence[Query]) -> Float32:
+        """Questions as passages without a title; those of later hops with the passages so far."""
+        texts = [" ".join([item.question, *(p.text for p in item.passages)]) for item in queries]
+        return self.encode_passages([""] * len(texts), texts)
 
 
 @pytest.fixture

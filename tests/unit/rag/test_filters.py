@@ -35,14 +35,6 @@ WORDS = [
 QUESTIONS = [f"{WORDS[n]} {WORDS[n + 7]} {WORDS[3 * n]}" for n in range(8)]
 
 
-class QuestionEncoder(WordEncoder):
-    """Questions as passages without a title; those of later hops with the passages so far."""
-
-    def encode_queries(self, queries: Any) -> Any:
-        texts = [" ".join([item.question, *(p.text for p in item.passages)]) for item in queries]
-        return self.encode_passages([""] * len(texts), texts)
-
-
 def corpus() -> list[Passage]:
     """600 passages of unequal length, in three folders, every sixth of them in year 2000, 2001,
     …
@@ -66,7 +58,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
     settings = BuildSettings(retriever="hybrid", java_heap_mib=256)
     passages = corpus()
     puts = [Put(f"doc{n}", "", passages[4 * n : 4 * n + 4]) for n in range(150)]
-    write_index(place, puts, encoder=QuestionEncoder(), settings=settings)
+    write_index(place, puts, encoder=WordEncoder(), settings=settings)
     return Index.open(place)
 
 
@@ -130,7 +122,7 @@ def test_filtered_lists_are_those_of_an_exhaustive_search(
     assert index.dense is not None
     assert index.lucene is not None
     chosen = index.select(parse_filter(given) or ())
-    dense = DenseRetriever(index.dense, index.passages, QuestionEncoder())
+    dense = DenseRetriever(index.dense, index.passages, WordEncoder())
     bm25 = SparseRetriever(index.lucene, index.passages)
     lists = []
     for retriever in (dense, bm25):
@@ -176,7 +168,7 @@ def test_answers_come_from_selected_passages_alone(
     index: Index, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert index.dense is not None
-    pipeline = Pipeline(index, DenseRetriever(index.dense, index.passages, QuestionEncoder()), None)
+    pipeline = Pipeline(index, DenseRetriever(index.dense, index.passages, WordEncoder()), None)
     result = pipeline.retrieve_many(QUESTIONS, 7, filter={"year": 2004, "path": "notes/*"})
     assert {dict(p.metadata)["year"] for hits in result for _, p in hits} == {2004}
     assert pipeline.retrieve(QUESTIONS[0], 7, filter={"year": 1066}) == []

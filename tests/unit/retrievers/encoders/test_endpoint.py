@@ -156,6 +156,7 @@ def test_a_failed_request_is_repeated(server: Server) -> None:
         ("openai:http://me:secret@h/v1#m", {}, "an encoder's address holds a user name"),
         ("openai:http://h/v1#m,dim=3", {}, "unknown setting 'dim'"),
         ("openai:http://h/v1#m", {"pooling": "cls"}, "pools by itself"),
+        ("openai:http://h/v1#m", {"layout": "pair"}, "a passage must be one text"),
     ],
 )
 def test_wrong_sources_are_refused(source: str, options: dict[str, str], words: str) -> None:

@@ -87,7 +87,7 @@ def test_features_are_those_of_every_pair_of_tokens(encoder: StaticEncoder) -> N
 
 
 def test_the_score_of_a_pair_depends_on_nothing_else(encoder: StaticEncoder) -> None:
-    match = TokenMatch(encoder, range(1, len(FEATURES) + 1))
+    match = TokenMatch(encoder)
     questions = [QUESTION, QUESTION, "rhine", "", "rhine"]
     together = match.score(questions, PASSAGES)
     alone = [match.score([q], [p])[0] for q, p in zip(questions, PASSAGES, strict=True)]

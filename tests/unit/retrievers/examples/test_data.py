@@ -90,26 +90,8 @@ def test_batches_depend_on_the_step_alone():
 def test_one_of_several_positives_is_drawn_at_every_visit():
     """By the step alone; what was not drawn is no negative."""
     asked = [
-        Example(
-            "q",
-            "who",
-            (),
-            (
-                Candidate(passage(0), "positive", target=2.0),
-                Candidate(passage(1), "positive", target=3.0),
-                Candidate(passage(2), "negative", target=0.0),
-                Candidate(passage(3), "negative", target=1.0),
-            ),
-        ),
-        Example(
-            "r",
-            "where",
-            (),
-            (
-                Candidate(passage(4), "positive", target=2.0),
-                Candidate(passage(5), "negative", target=1.0),
-            ),
-        ),
+        Example.labelled("q", "who", (), map(passage, (0, 1)), map(passage, (2, 3))),
+        Example.labelled("r", "where", (), [passage(4)], [passage(5)]),
     ]
     data = ExampleTable.of(asked)
 

@@ -2,7 +2,6 @@
 work.
 """
 
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,7 @@ from indexers.index import Index
 from indexers.index_writer import write_index
 from indexers.passage_writer import writing_passages
 from indexers.passages import PassageStore
-from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
-from rag.core.arrays import Float32
 from rag.core.errors import ConfigError
 from rag.core.types import Passage, Query
 from rag.data.examples import Example, write_examples
@@ -26,34 +23,11 @@ from retrievers.examples.batches import NEGATIVE, Epochs, RetrieverBatches
 from retrievers.examples.data import ExampleTable, split_examples
 from retrievers.training.ance import mine_negatives, take_up_negatives
 from retrievers.training.config import AnceTrainConfig, DprTrainConfig
+from tests.unit.indexers.conftest import WordEncoder
 from tests.unit.retrievers.conftest import TINY, cipher_examples, losses_of, mrr_of, named
 
 _SMALL: dict[str, Any] = {**TINY, "batch_size": 32, "log_every_steps": 10}
-DIM = 16
 PASSAGES = [Passage(f"p{n}", f"t{n % 7}", f"word{n} word{n + 1} common") for n in range(40)]
-
-
-class WordEncoder:
-    """Sum of random word vectors."""
-
-    dim = DIM
-    identity = EncoderIdentity("words", "0", dim=DIM)
-
-    def __init__(self, folder: Path | None = None) -> None:
-        assert folder is None or (folder / "weights").exists()
-
-    def _encode(self, texts: Sequence[str]) -> Float32:
-        words = [[zlib.crc32(word.encode()) for word in text.split()] for text in texts]
-        rows = [
-            sum(np.random.default_rng(seed).normal(size=DIM) for seed in seeds) for seeds in words
-        ]
-        return np.array(rows).astype(np.float32)
-
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
-        return self._encode(texts)
-
-    def encode_queries(self, queries: Sequence[Query]) -> Float32:
-        return self._encode([query.question for query in queries])
 
 
 def mrr(config: AnceTrainConfig, encoder: str | Path) -> float:
@@ -144,10 +118,8 @@ def of_words(numbers: Sequence[int]) -> list[Example]:
 
 
 def build(place: Path, corpus: PassageStore) -> Path:
-    """What is mined with a snapshot."""
-    snapshot, result = place / "snapshot", place / "result"
-    (snapshot / "encoder").mkdir(parents=True)
-    (snapshot / "encoder" / "weights").touch()
+    """What is mined."""
+    result = place / "result"
     result.mkdir()
     given = {
         "out": place / "run",
@@ -157,7 +129,7 @@ def build(place: Path, corpus: PassageStore) -> Path:
         "kept": 5,
     }
     config = AnceTrainConfig(**given)
-    mine_negatives(config, corpus, of_words(range(20)), WordEncoder(snapshot / "encoder"), result)
+    mine_negatives(config, corpus, of_words(range(20)), WordEncoder(), result)
     assert not (result / "embeddings").exists()
     return result
 
@@ -176,8 +148,9 @@ def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path) -> N
         int(number): sorted(batch.passages[p].id for p in np.flatnonzero(row == NEGATIVE))
         for number, row in zip(batches.epochs[0], batch.labels.numpy(), strict=True)
     }
-    encoder = WordEncoder(tmp_path / "snapshot" / "encoder")
-    vectors = encoder.encode_passages([""] * 40, [p.text for p in PASSAGES]).astype(np.float16)
+    encoder = WordEncoder()
+    titles = [passage.title for passage in PASSAGES]
+    vectors = encoder.encode_passages(titles, [p.text for p in PASSAGES]).astype(np.float16)
     for example in range(20):
         query = encoder.encode_queries([Query(f"word{example} word{example + 1}")])[0]
         order = np.argsort(-(vectors.astype(np.float32) @ query), kind="stable")[:20]

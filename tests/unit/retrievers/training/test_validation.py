@@ -1,29 +1,12 @@
 """Validation figures, against brute force."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from rag.core.types import Passage, Query
+from rag.core.types import Passage
 from rag.data.examples import Example
 from retrievers.training.validation import pool_rank
-
-
-class _Encoder:
-    """A vector that depends on the text alone."""
-
-    def _vectors(self, texts: list[str]) -> Any:
-        seeds = [sum((n + 1) * ord(letter) for n, letter in enumerate(text)) for text in texts]
-        return np.stack([np.random.default_rng(seed).normal(size=8) for seed in seeds]).astype(
-            np.float32
-        )
-
-    def encode_queries(self, queries: list[Query]) -> Any:
-        return self._vectors([query.question for query in queries])
-
-    def encode_passages(self, titles: list[str], texts: list[str]) -> Any:
-        return self._vectors([f"{title} {text}" for title, text in zip(titles, texts, strict=True)])
+from tests.unit.indexers.conftest import WordEncoder
 
 
 def test_average_rank_of_the_gold_passage() -> None:
@@ -35,7 +18,7 @@ def test_average_rank_of_the_gold_passage() -> None:
         for n in range(12)
     ]
     pool = [p for n, p in enumerate(corpus) if n < 12 or n % 5 < 2]
-    encoder = _Encoder()
+    encoder = WordEncoder()
     vectors = encoder.encode_passages([p.title for p in pool], [p.text for p in pool])
     expected = []
     for example in examples:
