@@ -6,11 +6,22 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules
+from tokenizers import Tokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    DPRContextEncoder,
+    DPRQuestionEncoder,
+)
 
 from rag.core.errors import ConfigError
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.folders import read_settings
 from retrievers.encoders.open import load_like
+from retrievers.encoders.static import StaticEncoder
 from retrievers.encoders.tower import Tower
 from tests.token_towers import bi_encoder
 
@@ -31,8 +42,6 @@ def dpr(request, tiny, tmp_path_factory):
 
 
 def test_dpr_towers(dpr):
-    from transformers import AutoTokenizer, DPRContextEncoder, DPRQuestionEncoder
-
     encoder = BiEncoder.load(dpr, precision="fp32")
     assert encoder.identity.layout == "pair"
     tokenizer = AutoTokenizer.from_pretrained(dpr / "ctx_encoder")
@@ -75,8 +84,6 @@ def test_dpr_towers(dpr):
 )
 def test_sentence_transformers(tiny, tmp_path, options):
     folder = tiny.sentence_transformer(tmp_path, **options)
-    from sentence_transformers import SentenceTransformer
-
     peer = SentenceTransformer(str(folder), device="cpu")
     encoder = BiEncoder.load(folder, precision="fp32")
     assert encoder.identity.max_length == 24
@@ -102,9 +109,9 @@ def _old_layout(folder):
         shutil.move(folder / name, folder / "0_Transformer" / name)
     for file in folder.glob("tokenizer*"):
         shutil.move(file, folder / "0_Transformer" / file.name)
-    modules = json.loads((folder / "modules.json").read_text())
-    modules[0]["path"] = "0_Transformer"
-    (folder / "modules.json").write_text(json.dumps(modules))
+    listed = json.loads((folder / "modules.json").read_text())
+    listed[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(listed))
     (folder / "config_sentence_transformers.json").unlink()
 
 
@@ -129,8 +136,6 @@ def test_similarities_are_sentence_transformers(tiny, tmp_path, options, change)
     """Also where the folder states none: its library compares by cosine then."""
     folder = tiny.sentence_transformer(tmp_path, normalize=False, **options)
     change(folder)
-    from sentence_transformers import SentenceTransformer
-
     peer = SentenceTransformer(str(folder), device="cpu")
     encoder = BiEncoder.load(folder, precision="fp32")
     expected = peer.similarity(peer.encode_query(TEXTS), peer.encode_document(TEXTS))
@@ -142,8 +147,6 @@ def test_similarities_are_sentence_transformers(tiny, tmp_path, options, change)
 def test_prompts_of_any_name_are_sentence_transformers(tiny, tmp_path):
     prompts = {"web_search_query": "Instruct: find\nQuery: ", "sts": "who "}
     folder = tiny.sentence_transformer(tmp_path, prompts=prompts)
-    from sentence_transformers import SentenceTransformer
-
     peer = SentenceTransformer(str(folder), device="cpu")
     plain = BiEncoder.load(folder, precision="fp32")
     np.testing.assert_allclose(plain.encode_questions(TEXTS), peer.encode_query(TEXTS), atol=1e-5)
@@ -163,8 +166,6 @@ def test_lower_casing_and_apostrophes_are_transformers(tiny, tmp_path, stated):
     rules = json.loads((folder / "tokenizer.json").read_text())
     rules["normalizer"]["lowercase"] = not stated
     (folder / "tokenizer.json").write_text(json.dumps(rules))
-    from sentence_transformers import SentenceTransformer
-
     texts = ["who’s The Danube", "WHO wrote", "the river"]
     peer = SentenceTransformer(str(folder), device="cpu")
     encoder = BiEncoder.load(folder, precision="fp32")
@@ -174,12 +175,8 @@ def test_lower_casing_and_apostrophes_are_transformers(tiny, tmp_path, stated):
 def test_dpr_as_sentence_transformers_has_it(tiny_bert, tmp_path):
     """Its users write title [SEP] text themselves, which is the layout "pair"."""
     folder = tmp_path / "facebook-dpr-ctx_encoder-single-nq-base"
-    library = pytest.importorskip("sentence_transformers")
-    from sentence_transformers import sentence_transformer as package
-
-    modules = package.modules
     parts = [modules.Transformer(str(tiny_bert)), modules.Pooling(32, "cls")]
-    peer = library.SentenceTransformer(modules=parts, device="cpu")
+    peer = SentenceTransformer(modules=parts, device="cpu")
     peer.save_pretrained(str(folder))
     _state(folder, similarity_fn_name=None)
     encoder = BiEncoder.load(folder, precision="fp32", layout="pair")
@@ -191,19 +188,13 @@ def test_dpr_as_sentence_transformers_has_it(tiny_bert, tmp_path):
 
 
 def test_positions_of_nomic_are_read(tiny, tmp_path):
-    from transformers import AutoConfig, AutoModel
-
-    library = pytest.importorskip("sentence_transformers")
-    from sentence_transformers import sentence_transformer as package
-
     sizes = {"vocab_size": 128, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48}
     config = AutoConfig.for_model("nomic_bert", **sizes, n_positions=2048, pad_token_id=0)
     torch.manual_seed(0)
     AutoModel.from_config(config).save_pretrained(tmp_path / "bare")
     tiny.tokenizer(tmp_path / "bare")
-    modules = package.modules
     parts = [modules.Transformer(str(tmp_path / "bare"), max_seq_length=2048)]
-    peer = library.SentenceTransformer(modules=[*parts, modules.Pooling(32)], device="cpu")
+    peer = SentenceTransformer(modules=[*parts, modules.Pooling(32)], device="cpu")
     peer.save_pretrained(str(tmp_path / "nomic"))
     stated = json.loads((tmp_path / "nomic/config.json").read_text())
     stated["n_positions"] = stated.pop("max_position_embeddings", 2048)
@@ -224,21 +215,15 @@ def test_positions_of_nomic_are_read(tiny, tmp_path):
 def test_static_encoders_read_whole_texts_and_compare_as_sentence_transformers(
     tiny, tmp_path, stated, normalizes
 ):
-    library = pytest.importorskip("sentence_transformers")
-    from sentence_transformers import sentence_transformer as package
-    from tokenizers import Tokenizer
-
-    from retrievers.encoders.static import StaticEncoder
-
     tiny.tokenizer(tmp_path / "bare")
     tokenizer = Tokenizer.from_file(str(tmp_path / "bare/tokenizer.json"))
     torch.manual_seed(0)
-    modules = [package.modules.StaticEmbedding(tokenizer, embedding_dim=8)]
-    modules += [package.modules.Normalize()] * normalizes
-    peer = library.SentenceTransformer(modules=modules, device="cpu")
+    parts = [modules.StaticEmbedding(tokenizer, embedding_dim=8)]
+    parts += [modules.Normalize()] * normalizes
+    peer = SentenceTransformer(modules=parts, device="cpu")
     peer.save_pretrained(str(tmp_path / "static"))
     _state(tmp_path / "static", **{"similarity_fn_name": None, **stated})
-    peer = library.SentenceTransformer(str(tmp_path / "static"), device="cpu")
+    peer = SentenceTransformer(str(tmp_path / "static"), device="cpu")
     texts = [*TEXTS[:4], "the river " * 400 + "title text " * 400]
     encoder = StaticEncoder.load(tmp_path / "static")
     ours = encoder.encode_questions(texts) @ encoder.encode_passages([""] * 5, texts).T
@@ -249,8 +234,6 @@ def test_static_encoders_read_whole_texts_and_compare_as_sentence_transformers(
 
 def tct_colbert(folder, texts, marker, length, *, filled):
     """Vectors by transformers, as Lin et al.'s encoders make them: what follows the marker counts."""
-    from transformers import AutoModel, AutoTokenizer
-
     tokenizer = AutoTokenizer.from_pretrained(folder)
     network = AutoModel.from_pretrained(folder).eval()
     vectors = []

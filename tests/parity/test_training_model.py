@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from transformers import AutoModel
 
 from rag.core.types import Passage, Query
@@ -30,11 +32,8 @@ def arrays(texts: list[list[int]]) -> list[np.ndarray]:
 
 def test_the_step_is_multiple_negatives_ranking(tiny: TinyModels, tmp_path: Path) -> None:
     """Same weights, same texts: same loss and same gradients as sentence-transformers' class."""
-    library = pytest.importorskip("sentence_transformers")
-    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-
     folder = tiny.sentence_transformer(tmp_path)
-    theirs = library.SentenceTransformer(str(folder), device="cpu").eval()
+    theirs = SentenceTransformer(str(folder), device="cpu").eval()
     objective = MultipleNegativesRankingLoss(theirs, scale=20.0)
     columns = [QUESTIONS, PASSAGES, NEGATIVES]
     expected = objective([theirs.preprocess(column) for column in columns], torch.zeros(3))

@@ -4,6 +4,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import CrossEncoder as LibraryCrossEncoder
 from transformers import (
     AutoTokenizer,
     BertConfig,
@@ -72,11 +73,10 @@ def test_scores_equal_one_pair_at_a_time(tiny, tmp_path, outputs, monkeypatch):
 
 
 def test_length_and_prompt_of_sentence_transformers_are_read(folder, tmp_path):
-    library = pytest.importorskip("sentence_transformers")
     stated = {"prompts": {"ask": "who: "}, "default_prompt_name": "ask", "max_length": 20}
-    library.CrossEncoder(str(folder), device="cpu", **stated).save_pretrained(str(tmp_path))
+    LibraryCrossEncoder(str(folder), device="cpu", **stated).save_pretrained(str(tmp_path))
     peer, ours = (
-        library.CrossEncoder(str(tmp_path), device="cpu"),
+        LibraryCrossEncoder(str(tmp_path), device="cpu"),
         CrossEncoder.load(tmp_path, precision="fp32"),
     )
     texts = [f"{p.title} {p.text}" if p.title else p.text for p in PASSAGES]
@@ -88,7 +88,6 @@ def test_length_and_prompt_of_sentence_transformers_are_read(folder, tmp_path):
 
 
 def test_pairs_are_cut_at_the_folders_own_length(tiny, tmp_path, monkeypatch):
-    library = pytest.importorskip("sentence_transformers")
     torch.manual_seed(0)
     config = BertConfig(**{**tiny.config(), "max_position_embeddings": 1024}, num_labels=1)
     BertForSequenceClassification(config).save_pretrained(tmp_path)
@@ -97,7 +96,7 @@ def test_pairs_are_cut_at_the_folders_own_length(tiny, tmp_path, monkeypatch):
     ours = CrossEncoder.load(tmp_path, precision="fp32")
     assert ours.max_length == 900
     texts = ["the river rises " * 200 + "danube " * 50 + "text " * 300, "text"]
-    peer = library.CrossEncoder(str(tmp_path), device="cpu")
+    peer = LibraryCrossEncoder(str(tmp_path), device="cpu")
     expected = peer.predict([("wrote", text) for text in texts], activation_fn=torch.nn.Identity())
     found = ours.score(["wrote"] * 2, [Passage("1", "", text) for text in texts])
     np.testing.assert_allclose(found, expected, atol=1e-4)

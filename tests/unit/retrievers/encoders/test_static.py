@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import Lowercase
@@ -59,13 +60,12 @@ def by_hand(vectors: np.ndarray, texts: list[str], *, is_model2vec: bool = False
 def test_what_is_written_opens_in_sentence_transformers(
     tmp_path: Path, vectors: np.ndarray
 ) -> None:
-    library = pytest.importorskip("sentence_transformers")
     tokenizer().save(str(tmp_path / "tokenizer.json"))
     for _ in range(2):  # an earlier folder is replaced
         write_static(place := tmp_path / "made", vectors, tmp_path)
     made = load_encoder(place).encode_questions(TEXTS)
     np.testing.assert_allclose(made, by_hand(vectors, TEXTS), atol=0.02)
-    theirs = library.SentenceTransformer(str(place), device="cpu")
+    theirs = SentenceTransformer(str(place), device="cpu")
     np.testing.assert_allclose(theirs.encode(TEXTS), made, atol=2e-3)
     assert theirs.similarity_fn_name == "cosine"
 

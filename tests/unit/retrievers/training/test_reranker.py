@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import CrossEncoder as LibraryCrossEncoder
 
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
@@ -132,8 +133,7 @@ def test_a_decoder_that_states_no_padding_is_scored_in_batches(
     torch.testing.assert_close(together, torch.cat(alone), atol=1e-5, rtol=0)
     judge.network.save_pretrained(tmp_path / "saved")
     judge.tokenizer.save_pretrained(tmp_path / "saved")
-    library = pytest.importorskip("sentence_transformers")
-    peer = library.CrossEncoder(str(tmp_path / "saved"), device="cpu")
+    peer = LibraryCrossEncoder(str(tmp_path / "saved"), device="cpu")
     pairs = [(q, passage.text) for q, passage in zip(questions, passages, strict=True)]
     scores = peer.predict(pairs, activation_fn=torch.nn.Identity())
     np.testing.assert_allclose(together.numpy(), scores, atol=1e-5)
