@@ -16,7 +16,7 @@ from typing import Any
 from rag.core.errors import ArtifactError
 from rag.core.files import atomic_write_json, read_json
 from rag.runtime.model_files import position_limit, read_config, refuse_own_code, weight_shapes
-from retrievers.encoders.guesses import guess_prefixes, is_named, short_name
+from retrievers.encoders.guesses import guess_prefixes, is_named
 from retrievers.encoders.settings import (
     MASKS,
     NO_LIMIT,
@@ -125,7 +125,7 @@ def _read_checkpoint(folder: Path, config: dict[str, Any]) -> EncoderSettings:
             "texts are read as TCT-ColBERT reads them, by its name; if it is another model: "
             "--pooling mean, cls or lasttoken"
         )
-    guesses = {"pooling": guess, **_guessed_prefixes(folder, {}, {})}
+    guesses = {"pooling": guess, **guess_prefixes(folder, ())}
     if limit < longest:
         guesses["max_length"] = f"texts are cut at {limit} of {longest} tokens: --max-length N"
     return EncoderSettings(
@@ -159,7 +159,7 @@ def _read_sentence_transformers(folder: Path, library: Mapping[str, Any]) -> Enc
     _refuse_unread(folder, transformer, configs, has_prefixes=any(prefixes.values()))
     if not is_late and similarity not in ("", "cosine", "dot", "dot_score"):
         raise _unread(folder, f"compares vectors by {similarity!r}, expected cosine or dot")
-    guesses = _guessed_prefixes(folder, prefixes, prompts)
+    guesses = {} if any(prefixes.values()) else guess_prefixes(folder, prompts)
     is_normalized = "Normalize" in kinds or similarity == "cosine"
     if not (is_normalized or is_late or similarity):
         is_normalized = not is_named(folder, "dot")
@@ -268,16 +268,6 @@ def _guessed_similarity(is_cosine: bool) -> str:
     if is_cosine:
         return "vectors are compared by cosine; if it was trained by inner products: --no-normalize"
     return "vectors are compared by inner product, by its name; if it is for cosine: --normalize"
-
-
-def _guessed_prefixes(
-    folder: Path, prefixes: Mapping[str, str], prompts: Mapping[str, str]
-) -> dict[str, str]:
-    """The guess that texts get no prefix, where the model seems to need some."""
-    if any(prefixes.values()):
-        return {}
-    guess = guess_prefixes(short_name(folder), prompts)
-    return {"query_prefix": guess} if guess else {}
 
 
 def _refuse_other_programs(folder: Path, config: dict[str, Any]) -> None:

@@ -27,34 +27,36 @@ _NAMES = {
 }
 
 
-def short_name(folder: Path) -> str:
-    """The last part of a model's hub name, or of its folder."""
-    return Path(with_hub_names(str(folder))).name
+def _short_name(folder: Path) -> str:
+    """The last part of a model's hub name, or of its folder, in lower case."""
+    return Path(with_hub_names(str(folder))).name.lower()
 
 
-def guess_prefixes(name: str, prompts: Iterable[str]) -> str:
-    """A sentence about the prefixes that a model's card recommends, or "".
+def guess_prefixes(folder: Path, prompts: Iterable[str]) -> dict[str, str]:
+    """A sentence about the prefixes that a model's card recommends, as the guess of "query_prefix";
+    empty if it seems to need none.
 
     Args:
-        name: of the model.
-        prompts: names of prompts in its folder, none of which is for questions or passages.
+        folder: of the model, by whose name it is known.
+        prompts: names of prompts in it, none of which is for questions or passages.
 
     Example:
-        >>> guess_prefixes("bge-m3", [])
-        ''
-        >>> guess_prefixes("e5-mistral-7b-instruct", ["web_search_query", "sts_query"])
-        'no prefix is set; its prompts are web_search_query, sts_query: --query-prefix NAME'
+        >>> guess_prefixes(Path("bge-m3"), [])
+        {}
+        >>> guess_prefixes(Path("e5-mistral-7b-instruct"), ["web_search_query"])
+        {'query_prefix': 'no prefix is set; its prompts are web_search_query: --query-prefix NAME'}
     """
     names = ", ".join(prompts)
     if names:
-        return f"no prefix is set; its prompts are {names}: --query-prefix NAME"
+        guess = f"no prefix is set; its prompts are {names}: --query-prefix NAME"
+        return {"query_prefix": guess}
     for pattern, query, passage in _PREFIXES:
-        if re.search(pattern, name.lower()):
+        if re.search(pattern, _short_name(folder)):
             options = f"--query-prefix {_quoted(query)}"
             if passage:
                 options += f" --passage-prefix {_quoted(passage)}"
-            return f"no prefix is set; models of its family need {options}"
-    return ""
+            return {"query_prefix": f"no prefix is set; models of its family need {options}"}
+    return {}
 
 
 def is_named(folder: Path, kind: str) -> bool:
@@ -66,7 +68,7 @@ def is_named(folder: Path, kind: str) -> bool:
         >>> is_named(Path("dragon-plus-query-encoder"), "tower"), is_named(Path("query_encoder"), "tower")
         (True, False)
     """
-    return re.search(_NAMES[kind], short_name(folder).lower()) is not None
+    return re.search(_NAMES[kind], _short_name(folder)) is not None
 
 
 def _quoted(text: str) -> str:

@@ -93,7 +93,7 @@ def test_the_score_of_a_pair_depends_on_nothing_else(encoder: StaticEncoder) -> 
     alone = [match.score([q], [p])[0] for q, p in zip(questions, PASSAGES, strict=True)]
     np.testing.assert_allclose(together, alone, atol=1e-5)
     assert together[3] == 0
-    assert together[0] > together[1]
+    assert len(set(together.tolist())) == 4
     assert len(match.score([], [])) == 0
 
 
