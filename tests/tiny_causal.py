@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from tests.tiny_reader import WORDS
+from tests.tiny_reader import byte_pairs
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHAT = (
@@ -16,22 +15,10 @@ CHAT = (
 """In the shape of published instruction-tuned models."""
 
 
-def _vocabulary() -> tuple[list[str], list[tuple[str, str]]]:
-    words = [f"\u0120{word}" for word in WORDS]  # that sign is a blank
-    merges = list(
-        dict.fromkeys((word[:end], word[end]) for word in words for end in range(1, len(word)))
-    )
-    return [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)], merges
-
-
 def causal_tokenizer(chat: bool = True) -> PreTrainedTokenizerFast:
     """Byte pairs: nothing is unknown, nothing is put around a text."""
-    entries, merges = _vocabulary()
-    tokenizer = Tokenizer(models.BPE({entry: n for n, entry in enumerate(entries)}, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
     made = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+        tokenizer_object=byte_pairs(SPECIAL),
         bos_token=SPECIAL[1],
         eos_token=SPECIAL[2],
         pad_token=SPECIAL[2],

@@ -2,7 +2,7 @@
 
 import json
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,20 +65,25 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **names)
 
 
-def tiny_roberta_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte pairs as RoBERTa has them: pairs are <s> question </s></s> text </s>, all of one
-    segment.
-    """
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+def byte_pairs(special: Sequence[str]) -> Tokenizer:
+    """Byte pairs of a few words: nothing is unknown, nothing is put around a text."""
     words = [f"\u0120{word}" for word in WORDS]  # that sign is a blank
     merges = list(
         dict.fromkeys((word[:end], word[end]) for word in words for end in range(1, len(word)))
     )
     entries = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
-    vocab = {entry: number for number, entry in enumerate(entries)}
-    tokenizer = Tokenizer(models.BPE(vocab, merges))
+    vocabulary = {entry: number for number, entry in enumerate(entries)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def tiny_roberta_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte pairs as RoBERTa has them: pairs are <s> question </s></s> text </s>, all of one
+    segment.
+    """
+    tokenizer = byte_pairs(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
     tokenizer.post_processor = processors.RobertaProcessing(
         ("</s>", 2), ("<s>", 0), add_prefix_space=False
     )

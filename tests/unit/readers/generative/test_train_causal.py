@@ -2,7 +2,7 @@
 the end.
 """
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
-from rag.data.examples import Candidate, Example
+from rag.data.examples import Candidate, Example, write_examples
 from rag.rounds.examples import to_judge
 from rag.rounds.judges import open_judge
 from readers.generative.training.config import GeneratorTrainConfig
@@ -24,36 +24,19 @@ WORDS = ["tower", "river", "city", "bridge", "castle", "harbour", "forest", "yea
 
 
 def examples() -> list[Example]:
-    return [
-        Example(
-            word,
-            f"what is near the {word}",
-            (answer,),
-            (
-                Candidate(
-                    Passage(word, word, f"the {answer} is near {word}"),
-                    "retrieved",
-                    has_answer=True,
-                ),
-            ),
-        )
-        for word, answer in zip(WORDS, reversed(WORDS), strict=True)
-    ]
+    made = []
+    for word, answer in zip(WORDS, reversed(WORDS), strict=True):
+        passage = Passage(word, word, f"the {answer} is near {word}")
+        candidate = Candidate(passage, "retrieved", has_answer=True)
+        made.append(Example(word, f"what is near the {word}", (answer,), (candidate,)))
+    return made
 
 
 @pytest.mark.parametrize("lora", [0, 4])
 def test_answers_become_likelier_and_the_folder_reads(tmp_path: Path, lora: int) -> None:
-    records: list[dict[str, Any]] = [
-        {
-            "question": item.question,
-            "answers": list(item.answers),
-            "ctxs": [{"title": item.id, "text": item.passages[0].text, "has_answer": True}],
-        }
-        for item in examples()
-    ]
-    (tmp_path / "train.json").write_text(json.dumps(records))
-    dev = [{**record, "question": record["question"] + " here"} for record in records[:2]]
-    (tmp_path / "dev.json").write_text(json.dumps(dev))
+    write_examples(tmp_path / "train.json", examples())
+    dev = [replace(item, question=f"{item.question} here") for item in examples()[:2]]
+    write_examples(tmp_path / "dev.json", dev)
     model = causal_folder(tmp_path / "model")
     config: dict[str, Any] = {
         "train_files": [tmp_path / "train.json"],
