@@ -32,8 +32,7 @@ _HOW_TO = regex.compile(
     r"\W*(?:\w+,? )?how (?:(?:do|can|should|must) (?:i|we|you|one)|to)\b", regex.IGNORECASE
 )
 _STEP = regex.compile(r"\s*\(?\d{1,3}[.)]\s")
-_LIST_MARKER = r"\s*(?:[•▪◦‣–*+-]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+"
-_ITEM = regex.compile(rf"{_LIST_MARKER}\S")
+_ITEM = regex.compile(r"\s*(?:[•▪◦‣–*+-]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+\S")
 
 
 def present_spans(result: AnswerSet, n_best: int) -> AnswerSet:

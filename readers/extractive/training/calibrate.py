@@ -224,8 +224,8 @@ def fit_and_measure(cases: Sequence[Case]) -> tuple[Calibration, dict[str, float
             chances, no_answer_chances[number] = likelihoods(cases[number].ranked, calibration)
             right_chances[number] = chances[0]
     right = np.array([case.right[0] for case in cases])
-    shown = np.array([case.whole and not case.emptied for case in cases])
-    removed = np.array([case.whole and case.emptied for case in cases])
+    removed = np.array([case.emptied for case in cases])
+    shown = np.array([case.whole for case in cases]) & ~removed
     silent = no_answer_chances > 0.5
     errors = {}
     for name in names:
