@@ -124,7 +124,8 @@ class _Read:
             self._retrieval.append(np.array(scores, float).tolist())  # None becomes NaN
         self._ranks = retrieval_ranks(self._rows, self._retrieval)
         owners = self._rows.owners
-        self._owners = owners[:, 0]
+        # Where the rows of each question begin.
+        self._bounds = np.searchsorted(owners[:, 0], np.arange(len(self.examples) + 1))
         holds = [self.examples[n].candidates[passage].has_answer for n, passage in owners]
         self._holds = np.array(holds, bool)
 
@@ -134,12 +135,12 @@ class _Read:
         """The answers to a question, and whether what was read holds one: from all passages, or
         from those without an answer, or from the best.
         """
-        is_read = (self._owners == number) & (self._ranks < depth)
+        numbers = np.arange(*self._bounds[number : number + 2])
+        numbers = numbers[self._ranks[numbers] < depth]
         if emptied:
-            is_read &= ~self._holds
+            numbers = numbers[~self._holds[numbers]]
         ranker = QuestionRanker(self._rows, number, self._retrieval[number], settings)
-        ranked = ranker.rank(np.flatnonzero(is_read))
-        return ranked, bool(self._holds[is_read].any())
+        return ranker.rank(numbers), bool(self._holds[numbers].any())
 
     def right(self, settings: ReaderSettings) -> Float64:
         """(Q,) 1 where the first answer from all passages is right, else 0."""
