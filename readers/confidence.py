@@ -100,10 +100,10 @@ def fit_calibration(
             "scores of held-out questions are NaN", hint="train again with a lower learning_rate"
         )
     right = np.column_stack([correct, ~correct.any(axis=1)])
-    unit = np.eye(everything.shape[1])[-1]
 
     def losses(parameters: Float64) -> Float64:
-        logits = everything / np.exp(parameters[0]) + parameters[1] * unit
+        logits = everything / np.exp(parameters[0])
+        logits[:, -1] += parameters[1]
         return np.asarray(
             logsumexp(logits, axis=1) - logsumexp(np.where(right, logits, -np.inf), axis=1)
         )

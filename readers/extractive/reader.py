@@ -141,7 +141,12 @@ class ExtractiveReader(Reader):
     def _ranked(self, requests: Sequence[ReadRequest], settings: ReaderSettings) -> list[Ranked]:
         """The answers to each question, from as much of its passages as the effort requires."""
         effort = EFFORTS[settings.effort]
-        retrieval = [self._passage_scores(request) for request in requests]
+        retrieval = []
+        for request in requests:
+            scores = self.search_scores(request)
+            if request.has_paths:
+                scores = hop_scores(request.question, request.ranked, request.paths)
+            retrieval.append(scores)
         # Passages behind the last wave are never read.
         most = sum(effort.waves) or None
         rows = self.rows(
@@ -178,11 +183,6 @@ class ExtractiveReader(Reader):
             reading = {"passages": n_passages, "token_layers": int(costs[numbers].sum())}
             ranked[question] = replace(candidates, reading=reading)
         return ranked
-
-    def _passage_scores(self, request: ReadRequest) -> list[float]:
-        if request.has_paths:
-            return hop_scores(request.question, request.ranked, request.paths)
-        return self.search_scores(request)
 
     def for_language(self, language: str) -> Self:
         """See `Reader.for_language`."""

@@ -102,9 +102,7 @@ class Causal(Seq2Seq):
 
     def answer_ids(self, text: str) -> list[int]:
         """Token ids of an answer, as they follow the prompt."""
-        return list(
-            self.tokenizer(self.blank + text, add_special_tokens=False, verbose=False)["input_ids"]
-        )
+        return super().answer_ids(self.blank + text)
 
     def _inputs(self, memory: Memory, beams: int) -> dict[str, Any]:
         behind = self._behind(memory, 1)

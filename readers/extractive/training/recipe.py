@@ -76,9 +76,8 @@ def build(config: ReaderTrainConfig, world: World) -> Method:
     )
     # From here on the questions are tokens.
     del learnt, examples
-    watched = list(chain.from_iterable(held_out.values()))
-    n_held_out = len(watched)
-    watched = draw(watched, config.validation_questions, config, 4)
+    validation = list(chain.from_iterable(held_out.values()))
+    watched = draw(validation, config.validation_questions, config, 4)
     # Before its ranking is tuned.
     settings = ReaderSettings(
         max_tokens=min(384, position_limit(model.encoder.config.to_dict())),
@@ -109,7 +108,7 @@ def build(config: ReaderTrainConfig, world: World) -> Method:
         facts={
             "sets": ", ".join(part.label for part in config.train),
             "training questions": len(rows),
-            "held-out questions": n_held_out,
+            "held-out questions": len(validation),
             "passages": len(rows.texts),
         },
     )
