@@ -126,7 +126,7 @@ def _comparison_table(compared: Sequence[Comparison]) -> str:
         test = row.result
         a = 100 * row.value_a
         b = 100 * row.value_b
-        counts = f"{len(test.gained)}/{test.ties}/{len(test.lost)}"
+        counts = f"{test.gained}/{test.ties}/{test.lost}"
         values = [f"{a:.2f}", f"{b:.2f}", f"{b - a:+.2f}"]
         p_values = [_p_value(test.p_value), _p_value(row.p_holm)]
         rows.append([row.figure, row.a, row.b, *values, *p_values, counts])

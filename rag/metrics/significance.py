@@ -118,45 +118,25 @@ def bootstrap(values: npt.ArrayLike, *, seed: int = 0) -> Interval:
     return bootstrap_of(np.mean, defined, seed=seed)
 
 
-def bootstrap_difference(a: npt.ArrayLike, b: npt.ArrayLike) -> Interval:
-    """Paired bootstrap interval of mean(b) - mean(a) over questions where both are defined.
-
-    Systems that do not differ have one around 0, since either could be the better one.
-    """
-    difference = bootstrap(_paired(a, b))
-    if difference.value == difference.low == 0.0:
-        return replace(difference, low=-difference.high)
-    return difference
-
-
-def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> Float64:
-    """b - a without undefined questions."""
-    first = np.asarray(a, dtype=np.float64)
-    second = np.asarray(b, dtype=np.float64)
-    if first.shape != second.shape or first.ndim != 1:
-        raise DataError(
-            f"a paired test needs one value per question: found {first.shape}, {second.shape}"
-        )
-    difference = second - first
-    return difference[~np.isnan(difference)]
-
-
-def randomisation_test(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
-    """Two-sided p-value of the paired randomisation test on the difference of means.
+def randomisation_test(differences: npt.ArrayLike) -> float:
+    """Two-sided p-value of the paired randomisation test on a mean difference.
 
     Under the hypothesis that the systems are exchangeable, the sign of each question's difference
     is a coin flip. Up to 13 differing questions all sign patterns are enumerated; otherwise 9,999
     are drawn, and the p-value is never zero.
 
+    Args:
+        differences: (n,), one per question.
+
     Example:
-        >>> randomisation_test([0, 0, 0, 0], [1, 1, 1, 1])
+        >>> randomisation_test([1, 1, 1, 1])
         0.125
 
     Source: Smucker, Allan and Carterette, CIKM 2007.
     """
     from scipy.stats import permutation_test
 
-    difference = _paired(a, b)
+    difference = np.asarray(differences, np.float64)
     difference = difference[difference != 0.0]
     if len(difference) < 2:
         return 1.0
@@ -193,43 +173,49 @@ class PairedTest:
     """Two systems on the same questions, one figure.
 
     Attributes:
-        difference: mean(b) - mean(a) with its paired bootstrap interval.
+        difference: mean(b) - mean(a) with its paired bootstrap interval, around 0 for systems that
+            do not differ.
         p_value: two-sided, uncorrected.
-        gained, lost: row numbers of the questions that b is better on, and of those that it is
-            worse on.
-        ties: how many it is equal on.
+        gained, ties, lost: number of questions that b is better on, equal on, and worse on.
     """
 
     difference: Interval
     p_value: float
     test: str
-    gained: tuple[int, ...]
-    lost: tuple[int, ...]
+    gained: int
     ties: int
+    lost: int
 
 
 def compare_paired(a: npt.ArrayLike, b: npt.ArrayLike) -> PairedTest:
     """Compare two systems question by question, with the test that fits the values.
 
+    Args:
+        a, b: (n,), one value per question; NaN where a figure is undefined.
+
     Example:
         >>> result = compare_paired([0, 1, 0, 1], [1, 1, 1, 0])
         >>> result.test, result.gained, result.ties, result.lost, result.difference.value
-        ('mcnemar', (0, 2), 1, (3,), 0.25)
+        ('mcnemar', 2, 1, 1, 0.25)
     """
     from scipy.stats import binomtest
 
-    first = np.asarray(a, dtype=np.float64)
-    second = np.asarray(b, dtype=np.float64)
-    difference = bootstrap_difference(first, second)
-    gained = np.flatnonzero(second > first)
-    lost = np.flatnonzero(second < first)
-    values = np.concatenate([first, second])
-    if np.isin(values[~np.isnan(values)], (0.0, 1.0)).all():
+    values = [np.asarray(side, np.float64) for side in (a, b)]
+    shapes = [column.shape for column in values]
+    if shapes[0] != shapes[1]:
+        raise DataError(f"a paired test needs one value per question: found {shapes}")
+    difference = values[1] - values[0]
+    difference = difference[~np.isnan(difference)]
+    interval = bootstrap(difference)
+    if interval.value == interval.low == 0.0:
+        # Either system could be the better one.
+        interval = replace(interval, low=-interval.high)
+    gained = int((difference > 0).sum())
+    lost = int((difference < 0).sum())
+    test = "randomisation"
+    if (np.isin(values, (0.0, 1.0)) | np.isnan(values)).all():
         test = "mcnemar"
-        changed = len(gained) + len(lost)
-        p_value = float(binomtest(len(gained), changed).pvalue) if changed else 1.0
+        p_value = float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
     else:
-        test = "randomisation"
-        p_value = randomisation_test(first, second)
-    ties = difference.n - len(gained) - len(lost)
-    return PairedTest(difference, p_value, test, tuple(gained.tolist()), tuple(lost.tolist()), ties)
+        p_value = randomisation_test(difference)
+    return PairedTest(interval, p_value, test, gained, len(difference) - gained - lost, lost)

@@ -62,12 +62,8 @@ def test_comparison_aligns_questions_and_corrects_p_values(pair: list[Evaluation
     assert set(rows) == {"em", "f1", "top1", "mrr", "RR"}
     em = rows["em"]
     assert (em.value_a, em.value_b) == (0.0, pytest.approx(1 / 6))
-    assert (len(em.result.gained), em.result.ties, em.result.lost, em.result.test) == (
-        1,
-        5,
-        (),
-        "mcnemar",
-    )
+    result = em.result
+    assert (result.gained, result.ties, result.lost, result.test) == (1, 5, 0, "mcnemar")
     assert all(row.p_holm >= row.result.p_value for row in rows.values())
     assert rows["top1"].result.ties == 5
     assert rows["top1"].p_holm == 1.0
@@ -115,23 +111,22 @@ def test_a_figure_of_one_side_alone_has_its_own_number_of_questions(
 def test_comparisons_that_make_no_sense_are_refused(
     tmp_path: Path, pair: list[Evaluation], system: Any, questions: list[Question]
 ) -> None:
-    with pytest.raises(ConfigError, match="two or more"):
-        compare_evaluations(pair[:1])
-    with pytest.raises(ConfigError, match="distinct"):
-        compare_evaluations([pair[0], pair[0]])
-    fewer = run(system, questions[:3], tmp_path / "fewer")
-    with pytest.raises(MismatchedArtifactError, match="number of questions"):
-        compare_evaluations([pair[0], fewer])
-    other = [*questions[:5], Question("q6", "Who?", ("x",))]
-    with pytest.raises(MismatchedArtifactError, match="2 differ, for example 'q5'"):
-        compare_evaluations([pair[0], run(system, other, tmp_path / "other")])
-    changed = [*questions[:5], Question("q5", "Who discovered penicillin?", ("Someone else",))]
-    with pytest.raises(MismatchedArtifactError, match="'q5'"):
-        compare_evaluations([pair[0], run(system, changed, tmp_path / "changed")])
-    with pytest.raises(MismatchedArtifactError, match="profile"):
-        compare_evaluations(
-            [pair[0], run(system, questions, tmp_path / "profile", profile="nq_open")]
+    for alike, message in ((pair[:1], "two or more"), ([pair[0], pair[0]], "distinct")):
+        with pytest.raises(ConfigError, match=message):
+            compare_evaluations(alike)
+    other = Question("q6", "Who?", ("x",))
+    changed = Question("q5", "Who discovered penicillin?", ("Someone else",))
+    for number, (asked, options, message) in enumerate(
+        (
+            (questions[:3], {}, "number of questions"),
+            ([*questions[:5], other], {}, "2 differ, for example 'q5'"),
+            ([*questions[:5], changed], {}, "'q5'"),
+            (questions, {"profile": "nq_open"}, "profile"),
         )
+    ):
+        with pytest.raises(MismatchedArtifactError, match=message):
+            odd = run(system, asked, tmp_path / str(number), **options)
+            compare_evaluations([pair[0], odd])
     with pytest.raises(DataError, match="rag evaluate"):
         load_evaluation(tmp_path / "nothing")
 

@@ -39,22 +39,18 @@ RECORD = {
     "type": "bridge",
     "supporting_facts": [["Silent Harbour", 2], ["Ada Moss", 0]],
 }
-QUESTION = questions_from([RECORD])[0]
+CONTEXT = [[title, lines] for title, lines in SENTENCES.items()]
+[QUESTION] = questions_from([RECORD])
+[WITH_CONTEXT] = questions_from([{**RECORD, "context": CONTEXT}])
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
+def retrieved(tmp_path: Path) -> list[tuple[Hit, Passage]]:
     path = tmp_path / "paragraphs.jsonl"
     path.write_text("\n".join(map(json.dumps, CORPUS)))
-    return path
-
-
-@pytest.fixture
-def retrieved(corpus: Path) -> list[tuple[Hit, Passage]]:
-    documents = list(read_documents(corpus))
     return [
         (Hit(n, item.id, 2.0 - n), Passage(item.id, item.title, item.text))
-        for n, item in enumerate(documents)
+        for n, item in enumerate(read_documents(path))
     ]
 
 
@@ -87,18 +83,15 @@ def test_alignment_refuses_other_text() -> None:
 
 def test_boundaries_come_from_the_question_set_then_from_a_rule(retrieved: Any) -> None:
     expected = [("Silent Harbour", 2), ("Ada Moss", 0)]
-    context = [[title, lines] for title, lines in SENTENCES.items()]
-    with_context = questions_from([{**RECORD, "context": context}])[0]
-    assert find_facts(with_context, answers(retrieved), retrieved) == expected
+    assert find_facts(WITH_CONTEXT, answers(retrieved), retrieved) == expected
     assert find_facts(QUESTION, answers(retrieved), retrieved) != expected
     assert find_facts(Question("x", "q"), AnswerSet("q", (), 1.0, "v", {}), []) == []
 
 
 def test_sp_and_joint_figures_of_an_evaluation(tmp_path: Path, retrieved: Any) -> None:
-    context = [[title, lines] for title, lines in SENTENCES.items()]
     metrics = evaluate(
         Reads(retrieved),  # type: ignore[arg-type]
-        [questions_from([{**RECORD, "context": context}])[0]],
+        [WITH_CONTEXT],
         tmp_path / "out",
         EvaluationSettings(profile="hotpot", ks=(1, 2), read=2),
         source=QuestionSource("toy", split="dev"),

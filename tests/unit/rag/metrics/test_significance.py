@@ -48,23 +48,18 @@ def test_unanimous_outcomes_keep_an_honest_interval() -> None:
     assert sig.bootstrap([-1.0, 1.0, 0.0]).low < 0.0
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=9))
+@given(st.lists(st.integers(-4, 4), min_size=1, max_size=9))
 @settings(max_examples=40, deadline=None)
-def test_exact_randomisation_equals_enumeration(pairs: list[tuple[int, int]]) -> None:
-    a, b = [float(x) for x, _ in pairs], [float(y) for _, y in pairs]
-    differences = [y - x for x, y in zip(a, b, strict=True)]
-    observed = abs(sum(differences))
-    sums = [
-        abs(sum(sign * d for sign, d in zip(signs, differences, strict=True)))
-        for signs in itertools.product((-1, 1), repeat=len(differences))
-    ]
-    expected = sum(s >= observed - 1e-9 for s in sums) / len(sums)
-    assert sig.randomisation_test(a, b) == pytest.approx(expected)
+def test_exact_randomisation_equals_enumeration(differences: list[int]) -> None:
+    signs = np.array(list(itertools.product((-1, 1), repeat=len(differences))))
+    sums = np.abs(signs @ np.array(differences))
+    expected = np.mean(sums >= abs(sum(differences)))
+    assert sig.randomisation_test(differences) == pytest.approx(expected)
 
 
 def test_sampled_randomisation_is_close_to_the_t_test() -> None:
     coarse = np.random.default_rng(2).integers(0, 5, (2, 200)) / 4
-    p_value = sig.randomisation_test(coarse[0], coarse[1])
+    p_value = sig.randomisation_test(coarse[1] - coarse[0])
     assert p_value == pytest.approx(stats.ttest_rel(coarse[0], coarse[1]).pvalue, abs=0.03)
 
 
@@ -86,7 +81,7 @@ def test_holm_is_monotone_and_never_below_the_raw_value(p_values: list[float]) -
 def test_compare_paired_counts_and_names_the_flips() -> None:
     a, b = [0.0, 1.0, 0.5, np.nan], [0.5, 1.0, 0.0, 1.0]
     result = sig.compare_paired(a, b)
-    assert (result.gained, result.ties, result.lost) == ((0,), 1, (2,))
+    assert (result.gained, result.ties, result.lost) == (1, 1, 1)
     assert result.test == "randomisation"
     assert result.p_value == 1.0
     assert result.difference.n == 3
