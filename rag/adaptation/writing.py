@@ -130,10 +130,6 @@ def write_questions(
         raise ConfigError(f"count is {count}, expected at least 1")
     model = endpoint_of(writer)
     folder = target.with_name(f"{target.name}.writing")
-    claimed = folder / "settings.json"
-    hint = "choose another --out, or repeat the command that began it"
-    if target.exists() and not claimed.exists():
-        raise ConfigError(f"{target} exists, and `rag questions` has not begun it", hint=hint)
     with ExitStack() as stack:
         pipeline = stack.enter_context(Pipeline.open(index, reader=reader))
         indexes = [pipeline.index]
@@ -147,16 +143,38 @@ def write_questions(
             "second_look": pipeline.identity["reader"],
         }
         stack.enter_context(directory_lock(folder))
-        claim(claimed, settings, "questions of other settings", hint=hint)
+        _claim(target, folder / "settings.json", settings)
         kept = stack.enter_context(closing(Journal(target)))
         rejected = stack.enter_context(closing(Journal(folder / "rejected.jsonl")))
         seen = {record["id"] for record in (*kept.records, *rejected.records)}
         tasks = (task for task in _tasks(pipeline, indexes, answers, seed) if task.id not in seen)
-        replies = _replies(model, tasks)
-        progress = stack.enter_context(
-            Progress(count, "questions", "write", initial=len(kept.records))
-        )
-        for task, reply in replies if len(kept.records) < count else ():
+        if len(kept.records) < count:
+            _write(pipeline, model, tasks, count, kept, rejected)
+    if not kept.records and not rejected.records:
+        raise _nothing_to_ask(index, answers)
+    reasons = Counter(str(record["reason"]) for record in rejected.records)
+    return {"kept": len(kept.records), **dict(reasons.most_common())}
+
+
+def _claim(target: Path, claimed: Path, settings: Mapping[str, Any]) -> None:
+    """Begin a file of questions, or go on with one that was begun with the same settings."""
+    hint = "choose another --out, or repeat the command that began it"
+    if target.exists() and not claimed.exists():
+        raise ConfigError(f"{target} exists, and `rag questions` has not begun it", hint=hint)
+    claim(claimed, settings, "questions of other settings", hint=hint)
+
+
+def _write(
+    pipeline: Pipeline,
+    model: Endpoint,
+    tasks: Iterable[Task],
+    count: int,
+    kept: Journal,
+    rejected: Journal,
+) -> None:
+    """Have questions written and judge them, until so many are kept or nothing is left to ask."""
+    with Progress(count, "questions", "write", initial=len(kept.records)) as progress:
+        for task, reply in _replies(model, tasks):
             record, reason = _judge(pipeline, model.name, task, reply)
             if reason:
                 rejected.append({**record, "reason": reason})
@@ -164,11 +182,7 @@ def write_questions(
             kept.append(record)
             progress.update()
             if len(kept.records) == count:
-                break
-    if not kept.records and not rejected.records:
-        raise _nothing_to_ask(index, answers)
-    reasons = Counter(str(record["reason"]) for record in rejected.records)
-    return {"kept": len(kept.records), **dict(reasons.most_common())}
+                return
 
 
 def _nothing_to_ask(index: str | Path, answers: Answers) -> DataError:

@@ -79,16 +79,14 @@ class LearningFinder(Finder):
     """A bi-encoder in training, over the live index.
 
     Args:
-        index: gives the vectors of the passages that score them.
         top_k: passages per question.
         over_retrieve: passages taken from the index, of which the `top_k` best by the model as it
             is are found; 0 takes `top_k`.
         encode: score with passage vectors of the model as it is, with gradient, in place of those
-            of `index`.
+            of the index as it was built.
     """
 
     retriever: BiEncoderModel
-    index: Index
     live_index: LiveIndex
     top_k: int
     over_retrieve: int = 0
@@ -120,7 +118,7 @@ class LearningFinder(Finder):
         return self.retriever.ask([Query(question.text) for question in questions])
 
     def _scores(self, vectors: Tensor, rows: Int64, *, encode: bool) -> Tensor:
-        return score_rows(self.retriever, self.index, vectors, rows, encode=encode)
+        return score_rows(self.retriever, self.live_index.index, vectors, rows, encode=encode)
 
 
 @dataclass

@@ -24,14 +24,14 @@ from retrievers.training.bi_encoder import BiEncoderModel, snapshot_writer
 
 
 class LiveIndex:
-    """Passages of an index, which must have vectors, and their vectors from the latest refresh.
+    """An index, which must have vectors, searched with those of the latest refresh.
 
     Attributes:
-        passages: the passages; row i of the index is passage i.
+        index: the index as it was built.
     """
 
     def __init__(self, index: Index) -> None:
-        self.passages = index.passages
+        self.index = index
         self._vectors = index.require_dense().vectors
 
     def search(self, questions: Tensor, top_k: int) -> Int64:
@@ -46,11 +46,11 @@ class LiveIndex:
 
     def passages_of(self, rows: Int64) -> list[list[Passage]]:
         """The passages of each question, from the rows that `search` returns."""
-        return [self.passages.get_many(row[row >= 0]) for row in rows]
+        return [self.index.passages.get_many(row[row >= 0]) for row in rows]
 
     def take_up(self, result: Path) -> Mapping[str, float]:
         """Search the vectors in the folder of a refresh's result from now on."""
-        layout = ShardLayout(len(self.passages), self._vectors.dim, "float32")
+        layout = ShardLayout(len(self.index.passages), self._vectors.dim, "float32")
         self._vectors = FlatIndex(EmbeddingShards.open(result / "embeddings", layout))
         return {}
 

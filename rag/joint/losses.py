@@ -99,7 +99,8 @@ def emdr2_loss(scores: Tensor, batch: AnswerBatch, *, marginal: Marginal) -> Joi
     reader = -seq2seq.token_log_probs(memory, seq2seq.targets(batch.answers)).sum()
     fixed = Memory(memory.states.detach(), memory.mask, memory.owner, memory.counts)
     was_training = seq2seq.model.training
-    seq2seq.model.eval()  # the signal is read without dropout
+    # The signal is read without dropout.
+    seq2seq.model.eval()
     with torch.no_grad():
         logp, spoken, _ = read_apart(seq2seq, fixed.apart(), memory.counts, batch.answers)
     seq2seq.model.train(was_training)

@@ -197,9 +197,7 @@ class OrqaTask:
     def __post_init__(self) -> None:
         self._template = pair_template(self.tokenizer)
         self._live_index = LiveIndex(self.index)
-        self._finder = LearningFinder(
-            self.retriever, self.index, self._live_index, top_k=self.config.read
-        )
+        self._finder = LearningFinder(self.retriever, self._live_index, top_k=self.config.read)
 
     def loss(self, numbers: Int64) -> Loss:
         """Both losses of the training questions with these numbers."""
@@ -241,7 +239,8 @@ class OrqaTask:
         longest = self.config.max_answer_tokens
         matchers = list(map(answer_matcher, questions))
         read: list[Row] = []
-        spans: list[tuple[int, int, int]] = []  # row, first token, length − 1
+        # Of each right span the row, the first token and its length − 1.
+        spans: list[tuple[int, int, int]] = []
         for number, passage in enumerate(passages):
             b = number // rows.shape[1]
             head = heads.tokens(b)[: self.settings.question_tokens]

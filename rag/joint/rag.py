@@ -210,8 +210,9 @@ def build(
     hooks = FitHooks()
     finder: Finder
     if retriever is None:
-        kind = named_kind(config.retriever, index)
-        searched = open_retriever(index, kind, encoder=config.question_encoder, device=device)
+        searched = open_retriever(
+            index, config.retriever, encoder=config.question_encoder, device=device
+        )
         finder = FixedFinder(searched, index, config.top_k, scale, device)
         questions = finder.answerable(questions)
         held_out = finder.answerable(held_out)
@@ -219,7 +220,6 @@ def build(
         live_index = LiveIndex(index)
         finder = LearningFinder(
             retriever,
-            index,
             live_index,
             top_k=config.top_k,
             over_retrieve=config.over_retrieve,
@@ -228,27 +228,12 @@ def build(
         if not is_frozen and config.refresh_every_steps:
             hooks = index_refresh(config, live_index, retriever, master, world=world, encode=encode)
     task = JointTask(config, module, seq2seq, settings, finder, config.objective(), world)
-
-    def export(weights: Weights) -> None:
-        manifest = GeneratorManifest(name=config.name, settings=settings)
-
-        def bind(folder: Path) -> None:
-            bound: Mapping[str, Any]
-            if retriever is None:
-                bound = {"kind": kind}
-            else:
-                bound = _bind(config, index, retriever, part(weights, "retriever"), folder)
-            manifest.model_copy(update={"retriever": bound}).save(folder)
-
-        generator = part(weights, "generator")
-        save_reader(config.out / "reader", seq2seq, generator, manifest, add=bind)
-
     return Method(
         model=module,
         master=master,
         batches=JointBatches(config, questions),
         loss=task.loss,
-        export=export,
+        export=partial(_export, config, index, retriever, seq2seq, settings),
         card=reader_card(settings),
         evaluate=partial(task.measure, held_out) if held_out else None,
         hooks=hooks,
@@ -291,6 +276,27 @@ def _refuse_expressions(questions: list[Question]) -> None:
             "answers are regular expressions, and a generator learns to say strings",
             hint="train on questions with plain answers; `rag train orqa` learns from expressions",
         )
+
+
+def _export(
+    config: JointTrainConfig,
+    index: Index,
+    retriever: BiEncoderModel | None,
+    seq2seq: Seq2Seq,
+    settings: GeneratorSettings,
+    weights: Weights,
+) -> None:
+    """Write the reader, which names what it searches with."""
+    manifest = GeneratorManifest(name=config.name, settings=settings)
+
+    def bind(folder: Path) -> None:
+        bound: Mapping[str, Any] = {"kind": named_kind(config.retriever, index)}
+        if retriever is not None:
+            bound = _bind(config, index, retriever, part(weights, "retriever"), folder)
+        manifest.model_copy(update={"retriever": bound}).save(folder)
+
+    generator = part(weights, "generator")
+    save_reader(config.out / "reader", seq2seq, generator, manifest, add=bind)
 
 
 def _bind(

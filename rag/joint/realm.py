@@ -103,7 +103,7 @@ def build(
         mask_token=mask_token(retriever.settings.question.weights_dir),
     )
     live_index = LiveIndex(index)
-    task = RealmTask(config, retriever, reader, index, live_index, world)
+    task = RealmTask(config, retriever, reader, live_index, world)
     hooks = FitHooks()
     form = frozen_form(retriever) if is_frozen else encoder_form(retriever)
     if not is_frozen:
@@ -141,7 +141,6 @@ class RealmTask:
     config: RealmTrainConfig
     retriever: BiEncoderModel
     reader: Filler
-    index: Index
     live_index: LiveIndex
     world: World
 
@@ -156,7 +155,8 @@ class RealmTask:
             parts["answered"] = len(answered) / total
             total = min(total, self.config.batch_size)
             sentences = answered[: len(range(world.rank, total, world.size))]
-        if not sentences:  # fewer sentences than processes, or none that a passage fills in
+        # There are fewer sentences than processes, or none that a passage fills in.
+        if not sentences:
             nothing = next(self.retriever.parameters()).sum() * 0.0
             return Loss(nothing, examples=0, tokens=0, parts=parts)
         scores, texts = self.retrieve(sentences)
@@ -218,7 +218,8 @@ class RealmTask:
             has_passages = torch.from_numpy(rows[:, :1] >= 0).to(null_scores.device)
             null_scores = null_scores.masked_fill(has_passages, float("-inf"))
         encode = self.config.document_side != "frozen"
-        scores = score_rows(self.retriever, self.index, queries, rows, encode=encode)
+        index = self.live_index.index
+        scores = score_rows(self.retriever, index, queries, rows, encode=encode)
         return torch.cat([null_scores, scores], 1), texts
 
 
@@ -239,7 +240,8 @@ def _figures(
     """
     prior = scores.softmax(1)
     posterior = (scores + logp.sum(2)).softmax(1)
-    holds = torch.zeros(scores.shape, dtype=torch.bool)  # the null document never holds the words
+    # The null document, which is the first, never holds the words.
+    holds = torch.zeros(scores.shape, dtype=torch.bool)
     for row, sentence, passages in zip(holds, sentences, texts, strict=True):
         row[1:] = torch.tensor([sentence.words in text for text in passages[1:]])
     n_masks = torch.tensor([len(sentence.places) for sentence in sentences], device=logp.device)

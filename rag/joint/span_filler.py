@@ -95,8 +95,9 @@ class SpanFiller(Filler):
         for sentence, listed in zip(sentences, passages, strict=True):
             pairs += [(sentence, passage) for passage in listed]
         rows: list[Row] = []
-        numbers: list[int] = []  # of the pairs that are read
-        spans: list[tuple[int, int, int]] = []  # row, first and last token
+        # Numbers of the pairs that are read; and of each right span the row, first and last token.
+        numbers: list[int] = []
+        spans: list[tuple[int, int, int]] = []
         for number, (sentence, passage) in enumerate(pairs):
             row = self._row(sentence, passage)
             text = row.ids[row.text_from : row.text_to]

@@ -99,8 +99,8 @@ class FitHooks:
         """
         return type(self).before_step is not FitHooks.before_step
 
-    def log_fields(self, step: int) -> Mapping[str, Any]:
-        """More entries for log lines and metrics records, such as an index's age; called after
+    def log_fields(self, step: int) -> Mapping[str, float]:
+        """More numbers for log lines and metrics records, such as an index's age; called after
         every step.
         """
         return {}
@@ -190,7 +190,8 @@ def fit(method: Method, config: TrainConfig, world: World) -> Fitted:
         while run.step < run.total_steps:
             run.take_step()
             run.save(is_best=run.evaluate())
-    world.barrier()  # what the main process wrote is there for all
+    # What the main process wrote is there for all.
+    world.barrier()
     step = run.state["best_step"] or run.step
     weights: Tensors = method.master.state()
     if step != run.step:

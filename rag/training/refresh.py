@@ -129,7 +129,7 @@ class Refresh(FitHooks):
             return False
         return bool(every) and step % every == 0
 
-    def log_fields(self, step: int) -> Mapping[str, Any]:
+    def log_fields(self, step: int) -> Mapping[str, float]:
         """Age and figures of the result in use."""
         return {"index_age_steps": step - self._made_at, **self._figures}
 

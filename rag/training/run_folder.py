@@ -84,8 +84,6 @@ def _other_content(out: Path) -> str:
     if (out / _CONFIG).is_file():
         # A run's settings say where its folder is.
         return "" if "out" in read_json(out / _CONFIG) else "a model"
-    if (out / _CONFIG).exists():
-        return ""
     others = [f"other files in {name}" for name in _RELEASED if _has_files(out / name)]
     return " and ".join(others)
 

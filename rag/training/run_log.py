@@ -79,17 +79,10 @@ class RunLog:
         gained = {name: now - self._reported[name] for name, now in self._counters.items()}
         self._means = {}
         self._reported = self._counters
-        if not self._writes:
-            return
-        seconds = max(gained["seconds"], 1e-9)
-        loss = shown.pop("loss")
-        norm = shown.pop("norm")
-        rate = shown.pop("rate")
-        log.info(
-            f"step {step}/{self._total}  loss {loss:.4f}  norm {norm:.2f}  lr {rate:.2e}  "
-            f"{gained['examples'] / seconds:.1f} examples/s  "
-            f"{gained['tokens'] / seconds:.0f} tokens/s{_shown(shown)}"
-        )
+        if self._writes:
+            seconds = max(gained.pop("seconds"), 1e-9)
+            speeds = {f"{name}/s": count / seconds for name, count in gained.items()}
+            log.info("step %d/%d%s", step, self._total, _shown({**shown, **speeds}))
 
     def scores(self, step: int, scores: Mapping[str, float], *, note: str = "") -> None:
         """Log the scores of a validation."""
@@ -112,9 +105,5 @@ class RunLog:
                 os.fsync(file.fileno())
 
 
-def _shown(fields: Mapping[str, Any]) -> str:
-    shown = []
-    for name, value in fields.items():
-        number = f"{value:.4f}" if isinstance(value, float) else value
-        shown.append(f"  {name} {number}")
-    return "".join(shown)
+def _shown(fields: Mapping[str, float]) -> str:
+    return "".join(f"  {name} {value:.5g}" for name, value in fields.items())

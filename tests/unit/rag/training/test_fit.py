@@ -165,7 +165,7 @@ def test_named_parts_of_the_loss_are_averaged_into_the_log(
     for record in records:
         assert record["loss"] == pytest.approx(record["loss/near"] + record["loss/far"])
         assert record["positive"] in (0.0, 0.25, 0.5, 0.75, 1.0)
-    assert f"loss/near {records[-1]['loss/near']:.4f}" in caplog.text
+    assert f"loss/near {records[-1]['loss/near']:.5g}" in caplog.text
 
 
 def test_a_loss_that_is_not_finite_is_said(tmp_path: Path) -> None:
