@@ -151,7 +151,10 @@ def write_questions(
         if len(kept.records) < count:
             _write(pipeline, model, tasks, count, kept, rejected)
     if not kept.records and not rejected.records:
-        raise _nothing_to_ask(index, answers)
+        raise DataError(
+            f"{index}: no passage has {_LEAST_WORDS} words of which a question can be made",
+            hint="index documents with more text; --answers rules needs English",
+        )
     reasons = Counter(str(record["reason"]) for record in rejected.records)
     return {"kept": len(kept.records), **dict(reasons.most_common())}
 
@@ -183,15 +186,6 @@ def _write(
             progress.update()
             if len(kept.records) == count:
                 return
-
-
-def _nothing_to_ask(index: str | Path, answers: Answers) -> DataError:
-    what = f"no passage has {_LEAST_WORDS} words"
-    hint = "index documents with more text"
-    if answers == "rules":
-        what += " of which the rules make a question"
-        hint += ", or let the model choose what to ask for (--answers writer)"
-    return DataError(f"{index}: {what}", hint=hint)
 
 
 def _tasks(

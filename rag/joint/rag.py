@@ -33,7 +33,7 @@ from rag.data.text import REGEX_PROFILE
 from rag.joint.config import TRAINED, JointTrainConfig
 from rag.joint.finders import Finder, FixedFinder, LearningFinder
 from rag.joint.live_index import LiveIndex, index_refresh
-from rag.joint.losses import AnswerBatch, Objective
+from rag.joint.losses import AnswerBatch
 from rag.joint.questions import gold_sums, holding_answers, questions_of
 from rag.runtime.seeds import generator
 from rag.training.distributed import World
@@ -101,7 +101,6 @@ class JointTask:
     seq2seq: Seq2Seq
     settings: GeneratorSettings
     finder: Finder
-    objective: Objective
     world: World
 
     def loss(self, batch: JointBatch) -> Loss:
@@ -115,7 +114,7 @@ class JointTask:
         questions = batch.questions[share]
         found = self.finder.find(questions)
         answers = self._answer_batch(questions, found.passages, batch.answers[share])
-        learned = self.objective(found.scores, answers)
+        learned = self.config.objective()(found.scores, answers)
         prior = found.scores.detach().softmax(1)
         holds = holding_answers(questions, found.passages, prior.shape).to(prior.device)
         sums = gold_sums(prior, learned.weights, holds)
@@ -227,7 +226,7 @@ def build(
         )
         if not is_frozen and config.refresh_every_steps:
             hooks = index_refresh(config, live_index, retriever, master, world=world, encode=encode)
-    task = JointTask(config, module, seq2seq, settings, finder, config.objective(), world)
+    task = JointTask(config, module, seq2seq, settings, finder, world)
     return Method(
         model=module,
         master=master,

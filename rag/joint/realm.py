@@ -218,8 +218,7 @@ class RealmTask:
             has_passages = torch.from_numpy(rows[:, :1] >= 0).to(null_scores.device)
             null_scores = null_scores.masked_fill(has_passages, float("-inf"))
         encode = self.config.document_side != "frozen"
-        index = self.live_index.index
-        scores = score_rows(self.retriever, index, queries, rows, encode=encode)
+        scores = score_rows(self.retriever, self.live_index.index, queries, rows, encode=encode)
         return torch.cat([null_scores, scores], 1), texts
 
 

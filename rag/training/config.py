@@ -137,4 +137,4 @@ def schedule_factor(config: TrainConfig, step: int, total_steps: int) -> float:
         return (step + 1) / warmup
     if config.schedule == "constant":
         return 1.0
-    return min(1.0, max(0.0, (total_steps - step) / max(1, total_steps - warmup)))
+    return (total_steps - step) / (total_steps - warmup)

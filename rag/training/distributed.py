@@ -77,7 +77,7 @@ class World:
         # Not after an error, when the others may be inside a collective.
         state.destroy_process_group()
 
-    def share(self, count: int, unit: str = "questions") -> slice:
+    def share(self, count: int) -> slice:
         """The part of a batch's `count` texts that this process computes: consecutive, about
         equally many.
 
@@ -87,7 +87,7 @@ class World:
         """
         if count < self.size:
             raise ConfigError(
-                f"a batch of {count} {unit} cannot be shared by {self.size} processes",
+                f"a batch of {count} texts cannot be shared by {self.size} processes",
                 hint="raise batch_size, or start fewer processes",
             )
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)

@@ -246,7 +246,7 @@ class _Run:
         state = read_checkpoint(newest, "state")
         self.method.hooks.load_extra_state({**state["hooks"], **read_checkpoint(newest, "hooks")})
         if self.world.is_main:
-            log.info("resumed from %s (step %d of %d)", newest, state["step"], self.total_steps)
+            log.info("resumed from %s", newest)
         return state
 
     def take_step(self) -> None:

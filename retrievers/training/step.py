@@ -69,7 +69,7 @@ def contrastive_step(
     if world is None:
         world = World(device=model.device)
     question_share = world.share(len(batch.questions))
-    passage_share = world.share(len(batch.passages), "passages")
+    passage_share = world.share(len(batch.passages))
     seed = world.broadcast_object(int(torch.randint(1 << 62, (1,))))
     encode = partial(
         ChunkedEncoding,

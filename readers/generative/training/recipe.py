@@ -128,7 +128,7 @@ def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world
     Raises:
         ConfigError: fewer rows than processes.
     """
-    share = world.share(len(batch.targets), "rows")
+    share = world.share(len(batch.targets))
     rows = batch.passages[share]
     targets = batch.targets[share]
     special = 1 + len(seq2seq.prefix)  # tokens around each target

@@ -271,7 +271,7 @@ GERMAN = "Der Otter wohnt seit vielen Jahren an unserem Fluss. " * 4
     ("text", "answers", "message"),
     [
         ("Too short.", "writer", "no passage has 25 words"),
-        (GERMAN, "rules", "words of which the rules make a question"),
+        (GERMAN, "rules", "no passage has 25 words"),
         (GERMAN, "writer", ""),
     ],
 )
@@ -288,7 +288,7 @@ def test_a_text_that_gives_no_question_is_refused(
         return
     with pytest.raises(DataError, match=message) as refused:
         run(tmp_path, server, out, answers=answers)
-    assert ("--answers writer" in str(refused.value.hint)) == (answers == "rules")
+    assert "--answers" in refused.value.hint
     assert not server.requests
 
 

@@ -115,5 +115,5 @@ def test_batches_without_negatives_are_refused():
     config = SimpleNamespace(batch_size=9, hard_negatives=1, mask_false_negatives=True, seed=3)
     with pytest.raises(ConfigError, match="in a batch of the 4 held-out questions"):
         HeldOutScores(config, alone, contrastive_batches, in_batch_loss)
-    with pytest.raises(ConfigError, match="4 questions cannot be shared by 8"):
+    with pytest.raises(ConfigError, match="4 texts cannot be shared by 8"):
         World(size=8).share(4)
