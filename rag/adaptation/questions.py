@@ -371,7 +371,7 @@ def _ask_term(
         kind = "file" if term.startswith(("/", "~")) else "setting"
         name = re.sub(r"=.*$", "", term)
     is_term = kind != "setting" or _SETTING.fullmatch(term)
-    if not is_term or not text or len(term) > 60 or len(name) < 2 or name not in shown:
+    if not is_term or len(name) < 2:
         return
     default = _DEFAULT.search(text)
     if default and default[1].lower() not in _NO_DEFAULT:

@@ -289,8 +289,10 @@ def _export(
     manifest = GeneratorManifest(name=config.name, settings=settings)
 
     def bind(folder: Path) -> None:
-        bound: Mapping[str, Any] = {"kind": named_kind(config.retriever, index)}
-        if retriever is not None:
+        bound: Mapping[str, Any]
+        if retriever is None:
+            bound = {"kind": named_kind(config.retriever, index)}
+        else:
             bound = _bind(config, index, retriever, part(weights, "retriever"), folder)
         manifest.model_copy(update={"retriever": bound}).save(folder)
 

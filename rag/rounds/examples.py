@@ -84,13 +84,14 @@ def _score_block(
     """The examples with targets; adds to the report's `counts`."""
     judged = list(map(to_judge, examples))
     needs_answers = "likelihood" in judge.signal
-    able = []
-    for example in judged:
-        has_answer = bool(example.target_answer) or not needs_answers
-        able.append(bool(example.candidates) and has_answer)
-    signals = iter(judge.judge([example for example, can in zip(judged, able, strict=True) if can]))
-    for asked, example, can in zip(examples, judged, able, strict=True):
-        targets = next(signals) if can else np.full(len(example.candidates), -np.inf)
+
+    def is_readable(example: Example) -> bool:
+        return bool(example.candidates and (example.target_answer or not needs_answers))
+
+    signals = iter(judge.judge(list(filter(is_readable, judged))))
+    for asked, example in zip(examples, judged, strict=True):
+        is_read = is_readable(example)
+        targets = next(signals) if is_read else np.full(len(example.candidates), -np.inf)
         if not (targets < np.inf).all():
             name = judge.identity["name"]
             raise DataError(
@@ -100,7 +101,7 @@ def _score_block(
         readable = targets[np.isfinite(targets)]
         counts["questions"] += 1
         counts["passages"] += len(readable)
-        counts["unreadable"] += (len(targets) - len(readable)) * can
+        counts["unreadable"] += (len(targets) - len(readable)) * is_read
         counts["all passages alike"] += len(set(readable.tolist())) == 1
         counts["without answers"] += needs_answers and not example.target_answer
         if example.target_answer:

@@ -41,13 +41,6 @@ from retrievers.examples.data import answer_matcher
 _SMALLEST = 1e-4
 # The log-odds of 1 − 1e-7, beyond which a cross-encoder's verdict counts no more.
 _SURE = 16.118
-# Signal → kinds of reader that give it.
-_KINDS = {
-    "attention": ("generative",),
-    "likelihood": ("generative", "llm"),
-    "span-likelihood": ("extractive",),
-    "relevance": ("cross-encoder",),
-}
 
 
 class Judge(NamedTuple):
@@ -61,7 +54,7 @@ class Judge(NamedTuple):
         """For each question one number per passage, larger is better; −inf where a passage cannot
         be read.
         """
-        return _SIGNALS[self.signal](self.model, examples)
+        return _SIGNALS[self.signal][0](self.model, examples)
 
 
 def _attention(reader: GenerativeReader, examples: Sequence[Example]) -> list[Float64]:
@@ -112,11 +105,12 @@ def _relevance(scorer: CrossEncoder, examples: Sequence[Example]) -> list[Float6
     return np.split(np.clip(logits, -_SURE, _SURE), ends)
 
 
-_SIGNALS: dict[str, Callable[[Any, Sequence[Example]], list[Float64]]] = {
-    "attention": _attention,
-    "likelihood": _likelihood,
-    "span-likelihood": _span_likelihood,
-    "relevance": _relevance,
+# What computes a signal, and the kinds of reader that give it.
+_SIGNALS: dict[str, tuple[Callable[[Any, Sequence[Example]], list[Float64]], tuple[str, ...]]] = {
+    "attention": (_attention, ("generative",)),
+    "likelihood": (_likelihood, ("generative", "llm")),
+    "span-likelihood": (_span_likelihood, ("extractive",)),
+    "relevance": (_relevance, ("cross-encoder",)),
 }
 
 
@@ -131,10 +125,11 @@ def open_judge(source: str | None, signal: str, *, precision: str = "auto") -> J
     is_pair = signal == "relevance" and source is not None
     kind = "cross-encoder" if is_pair else reader_kind(source)
     name = source or "the shipped reader"
-    if kind not in _KINDS[signal]:
+    kinds = _SIGNALS[signal][1]
+    if kind not in kinds:
         raise ConfigError(
             f"{name} ({kind}) cannot give {signal}",
-            hint=f"{signal} comes from a {' or '.join(_KINDS[signal])} model",
+            hint=f"{signal} comes from a {' or '.join(kinds)} model",
         )
     load: dict[str, Any] = {"cross-encoder": CrossEncoder.load, "llm": GenerativeReader.load}
     model = load.get(kind, open_reader)(source, precision=precision)

@@ -248,7 +248,7 @@ def test_wrong_settings_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
-    assert get_args(SignalName) == tuple(judges._KINDS)
+    assert get_args(SignalName) == tuple(judges._SIGNALS)
     strange = tmp_path / "strange.jsonl"
     strange.write_text(
         "".join(json.dumps({"question": f"who {n}", "answer": ["zzz"]}) + "\n" for n in range(30))
