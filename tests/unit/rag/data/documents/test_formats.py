@@ -127,6 +127,16 @@ PROSE = [
 PLAIN = (
     "Title\n=====\n\n" + "\n".join(PROSE) + "\n\n- one\n  more\n- two\n\na   1\nb   2\n\n-----\n"
 )
+LOG = (
+    3 * "2024-05-14 02:17:43 WARN  payments-db-2.internal:5432 is slow, trying again in a second\n"
+)
+CLAUSES = ["§ 1 The rent is due monthly.", "§ 2 Dogs stay out.", "§ 12a Cats may stay."]
+WRAPPED = "The law says so in the long sentence that goes on here, see\n§ 3 of it, which is far."
+# A table in a table, and what is invisible.
+NESTED = """<table><tr><th>Route</th><th>Fares</th></tr><tr><td>Storholm</td><td><table>
+    <tr><th>Adult</th><th>Child</th></tr><tr><td>22.90</td><td>11.45</td></tr></table></td></tr></table>
+    <p style="color: red; Display: none">Free on Sundays.</p>
+    <p style="visibility:hidden">Never.</p><p style="display:nonesuch">Seen.</p>"""
 MAIL_HEAD = "From: ann@example.org\nSubject: The plan\nContent-Type: text/markdown\n"
 MAILBOX = """From ann Mon Jan  5 10:00:00 2009\nFrom: ann@example.org\nSubject: One
 
@@ -258,6 +268,22 @@ MESSAGES = [
             for mark in ",;\t"
         ),
         ("a.csv", "1,2\n3,4\n", "", ["row: 1; 2", "row: 3; 4"]),
+        ("server.log", LOG, "", [f"code: {LOG.strip()}"]),
+        ("server.txt", LOG, "", [f"code: {LOG.strip()}"]),
+        ("a.txt", "\n".join(CLAUSES), "", [f"item: {clause}" for clause in CLAUSES]),
+        ("a.txt", WRAPPED, "", [f"paragraph: {WRAPPED.replace(chr(10), ' ')}"]),
+        (
+            "a.html",
+            NESTED,
+            "",
+            [
+                "paragraph: Route",
+                "paragraph: Fares",
+                "paragraph: Storholm",
+                "row: Adult: 22.90; Child: 11.45",
+                "paragraph: Seen.",
+            ],
+        ),
         # The content decides before the name.
         ("a.docx", make.pdf_of([("p", "Text of it.")]), "", ["paragraph: Text of it."]),
         ("a.pdf", make.word([("p", "Text.")]), "", ["paragraph: Text."]),

@@ -71,13 +71,6 @@ def test_formulas_without_a_value_are_counted(tmp_path: Path) -> None:
     assert "use.xlsx: sheet 'Use': formulas without a stored value: 3" in note
 
 
-@pytest.mark.parametrize("name", ["server.log", "server.txt"])
-def test_lines_of_a_log_stay_lines(name: str) -> None:
-    line = "2024-05-14 02:17:43 WARN  payments-db-2.internal:5432 is slow, trying again in a second"
-    lines = "\n".join([line] * 3)
-    assert make.of(f"{lines}\n", name) == [f"code: {lines}"]
-
-
 def worker(path: Path, timeout_s: float) -> "subprocess.Popen[bytes]":
     """A converter at work on a file that never ends."""
     process = subprocess.Popen(CONVERTER, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -13,6 +13,11 @@ from tests import document_makers as make
 from tests.document_makers import CONTENT, blocks, of
 
 
+def page(*texts: str) -> list[make.Line]:
+    """A page of lines below each other."""
+    return [(50.0, 700.0 - 13 * n, 10.0, "F", text) for n, text in enumerate(texts)]
+
+
 def test_pdf_by_font_sizes() -> None:
     assert of(make.pdf_of(CONTENT[:-1]), "a.pdf") == of(make.markdown(CONTENT[:-1]), "a.md")
 
@@ -45,9 +50,6 @@ def test_pdf_outline_labels_running_heads_and_hyphens() -> None:
 
 
 def test_a_block_of_a_pdf_that_goes_on_over_pages_knows_where_each_begins() -> None:
-    def page(*texts: str) -> list[make.Line]:
-        return [(50.0, 700.0 - 13 * n, 10.0, "F", text) for n, text in enumerate(texts)]
-
     pages = [
         page("1. An entry that goes on and an unfin-"),
         page("ished word, and still it goes"),
@@ -64,16 +66,12 @@ def test_a_block_of_a_pdf_that_goes_on_over_pages_knows_where_each_begins() -> N
 
 
 def test_entries_of_a_list_stay_apart_where_a_page_ends() -> None:
-    pages = [
-        [(50.0, 700.0, 10.0, "F", text)] for text in ("a) the first entry", "b) the second entry")
-    ]
+    pages = [page("a) the first entry"), page("b) the second entry")]
     assert of(make.pdf(pages), "a.pdf") == ["item: a) the first entry", "item: b) the second entry"]
 
 
 def test_labels_that_pages_share_are_numbers_instead() -> None:
-    pages = [
-        [(50.0, 700.0, 10.0, "F", text)] for text in ("Volume one.", "It ends.", "Volume two.")
-    ]
+    pages = list(map(page, ("Volume one.", "It ends.", "Volume two.")))
     converted = convert(make.pdf(pages, labels="0<</S/D>>2<</S/D>>"), "a.pdf")  # 1, 2, 1
     assert [page for _, page in converted.pages] == ["1", "2", "3"]
 
@@ -88,27 +86,20 @@ def test_places_of_pages_are_those_of_the_cleaned_text(text: str) -> None:
 
 
 def test_a_table_of_contents_is_no_text() -> None:
-    contents = [
-        (50.0, 700.0 - 15 * n, 10.0, "F", f"Part {n} . . . . . . . . {n + 3}") for n in range(12)
-    ]
-    converted = convert(make.pdf([contents, [(50.0, 700.0, 10.0, "F", "The text.")]]), "a.pdf")
+    contents = page(*(f"Part {n} . . . . . . . . {n + 3}" for n in range(12)))
+    converted = convert(make.pdf([contents, page("The text.")]), "a.pdf")
     assert blocks(converted) == ["paragraph: The text."]
 
-    prices = [
-        (50.0, 700.0 - 15 * n, 10.0, "F", f"Item {'abcdefghijkl'[n]} costs {7 * n % 5}")
-        for n in range(12)
-    ]
-    converted = convert(make.pdf([prices, [(50.0, 700.0, 10.0, "F", "The text.")]]), "a.pdf")
+    prices = page(*(f"Item {'abcdefghijkl'[n]} costs {7 * n % 5}" for n in range(12)))
+    converted = convert(make.pdf([prices, page("The text.")]), "a.pdf")
     assert converted.text.startswith("Item a costs 0 Item b costs 2")
 
 
 def test_a_page_without_characters_is_said_to_be_so() -> None:
-    text = [(50.0, 700.0, 10.0, "F", "Some text here.")]
+    text = page("Some text here.")
     data = make.pdf([text, text, [], []])
-    lacking, damaged = (
-        "2 of 4 pages have no characters: empty or scanned",
-        "1 of 4 pages are damaged",
-    )
+    lacking = "2 of 4 pages have no characters: empty or scanned"
+    damaged = "1 of 4 pages are damaged"
     assert convert(data, "a.pdf").notes == (lacking,)
     converted = convert(data.replace(b"/Type/Page/", b"/Type/None/", 1), "a.pdf")
     assert (converted.notes, converted.pages) == ((lacking, damaged), ((0, "2"),))

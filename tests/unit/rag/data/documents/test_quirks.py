@@ -286,26 +286,3 @@ def test_footnotes_of_word_stand_below_their_paragraph() -> None:
         files[name] = files[name].replace(end, more.encode() + end, 1)
     files["word/footnotes.xml"] = f"<w:footnotes {names}>{note}</w:footnotes>".encode()
     assert convert(make.archive(files), "a.docx").text == "Text.\n\nThe note.\n\nMore."
-
-
-def test_a_table_in_a_table_keeps_its_rows_and_what_is_invisible_is_left_out() -> None:
-    inner = (
-        "<table><tr><th>Adult</th><th>Child</th></tr><tr><td>22.90</td><td>11.45</td></tr></table>"
-    )
-    page = (
-        f"<table><tr><th>Route</th><th>Fares</th></tr><tr><td>Storholm</td><td>{inner}</td></tr></table>"
-        '<p style="color: red; Display: none">Free on Sundays.</p>'
-        '<p style="visibility:hidden">Never.</p><p style="display:nonesuch">Seen.</p>'
-    )
-    texts = convert(page.encode(), "a.html").text.split("\n\n")
-    assert texts == ["Route", "Fares", "Storholm", "Adult: 22.90; Child: 11.45", "Seen."]
-
-
-def test_clauses_of_a_contract_stay_apart() -> None:
-    clauses = ["§ 1 The rent is due monthly.", "§ 2 Dogs stay out.", "§ 12a Cats may stay."]
-    assert make.of("\n".join(clauses), "a.txt") == [f"item: {clause}" for clause in clauses]
-    wrapped = (
-        "The law says so in the long sentence that goes on here, see\n§ 3 of it, which is far.\n"
-    )
-    [block] = make.of(wrapped, "a.txt")
-    assert block.startswith("paragraph: ")
