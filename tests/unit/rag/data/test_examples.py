@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import logging
 from pathlib import Path
 
 import pytest
@@ -76,8 +75,7 @@ def test_dpr_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         {"question": "c", "answer": "2", "positive_ctxs": [{"text": "no title"}]},
     ]
     path.write_bytes(gzip.compress(json.dumps(records).encode()))
-    with caplog.at_level(logging.WARNING):
-        result = list(read_examples(path))
+    result = list(read_examples(path))
     assert [example.id for example in result] == ["q1", "q3"]
     assert result[0].positives == (Passage("7", "T", "x"),)
     assert result[0].negatives == (
@@ -124,8 +122,7 @@ def test_bad_records_are_counted_with_their_line(
     with pytest.raises(DataError, match=r"train.jsonl:51: malformed record \(no question"):
         list(read_examples(path))
     path.write_text("\n".join([*[good] * 5000, *bad]))
-    with caplog.at_level(logging.WARNING):
-        assert len(list(read_examples(path))) == 5000
+    assert len(list(read_examples(path))) == 5000
     assert "4 bad" in caplog.text
     hotpot = {"_id": "1", "question": "who?", "answer": "x", "context": [], "supporting_facts": []}
     squad = {"title": "T", "paragraphs": [{"qas": []}]}
@@ -135,11 +132,9 @@ def test_bad_records_are_counted_with_their_line(
             list(read_examples(path))
 
 
-ASKED, RIGHT, WRONG = (
-    "where does the Danube rise",
-    "It rises in a forest.",
-    "The Rhine ends in a sea.",
-)
+ASKED = "where does the Danube rise"
+RIGHT = "It rises in a forest."
+WRONG = "The Rhine ends in a sea."
 TEVATRON = {
     "query_id": "7",
     "query": ASKED,
@@ -173,7 +168,5 @@ def test_triples_of_ids_take_their_texts_from_the_files_beside_them(tmp_path: Pa
     (tmp_path / "queries.train.tsv").write_text(f"7\t{ASKED}\n8\tother\n")
     (tmp_path / "collection.tsv").write_text(f'1\t{RIGHT}\n2\t{WRONG}\n3\t"A" quote\n')
     examples = list(read_examples(path))
-    assert [(example.question, example.positives[0].text) for example in examples] == [
-        (ASKED, RIGHT)
-    ] * 2
-    assert [example.negatives[0].passage.text for example in examples] == [WRONG, '"A" quote']
+    texts = [(example.question, *(p.text for p in example.passages)) for example in examples]
+    assert texts == [(ASKED, RIGHT, WRONG), (ASKED, RIGHT, '"A" quote')]
