@@ -88,7 +88,7 @@ def read_sources(
     for line in first_lines(report.ignored):
         _log.warning("not read: %s", line)
     seen = set[str]()
-    for is_file, group in itertools.groupby(sources, key=_is_file):
+    for is_file, group in itertools.groupby(sources, lambda source: source.format == DOCUMENTS):
         if is_file:
             yield from _read_files(list(group), options, report, seen, is_stored)
             continue
@@ -101,10 +101,6 @@ def read_sources(
     has_more_than_named = report.bad - report.unread > MAX_RECORDS
     if has_more_than_named:
         _log.warning("%s", report.counts())
-
-
-def _is_file(source: Source) -> bool:
-    return source.format == DOCUMENTS
 
 
 def _read_records(

@@ -136,9 +136,9 @@ class PageReader:
                 continue
             for (x, y), (end_x, end_y) in self._strokes(shape, n_points):
                 if abs(y - end_y) < 1 <= abs(x - end_x):
-                    horizontal.append(Rule(y, min(x, end_x), max(x, end_x)))
+                    horizontal.append(Rule(y, *sorted((x, end_x))))
                 elif abs(x - end_x) < 1 <= abs(y - end_y):
-                    vertical.append(Rule(x, min(y, end_y), max(y, end_y)))
+                    vertical.append(Rule(x, *sorted((y, end_y))))
         return horizontal, vertical
 
     def _strokes(self, shape: Any, n_points: int) -> Iterator[tuple[_Point, _Point]]:
