@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from indexers.passage_writer import PassageStoreWriter
+from indexers.passage_writer import writing_passages
 from indexers.passages import PassageStore
 from rag.data.documents import scans
 from rag.data.documents.blocks import Unreadable
@@ -38,7 +38,7 @@ def test_columns_are_read_one_after_the_other_and_the_place_says_ocr(tmp_path: P
     assert document.text.split() == f"Harbour report {LEFT} {RIGHT}".split()
     assert document.title == "Harbour report"
     [passage] = split_documents([replace(document, path="report.pdf")])
-    with PassageStoreWriter(tmp_path) as writer:
+    with writing_passages(tmp_path) as writer:
         writer.add_many([passage])
     assert [it.location.to_json()["ocr"] for it in PassageStore(tmp_path)] == [True]
 
