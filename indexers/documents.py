@@ -82,13 +82,18 @@ class Documents:
             values = zip(*(column.to_pylist() for column in columns), strict=True)
             starts = self._starts[first : first + TABLE_BATCH_ROWS + 1].tolist()
             rows = itertools.starmap(range, itertools.pairwise(starts))
-            for (id, digest, is_sent), own in zip(values, rows, strict=True):
-                yield DocumentEntry(id, digest, is_sent, own)
+            for (id, digest, is_sent), rows_of_document in zip(values, rows, strict=True):
+                yield DocumentEntry(id, digest, is_sent, rows_of_document)
 
     def __getitem__(self, number: int) -> DocumentEntry:
         start, stop = self._starts[number : number + 2].tolist()
         id, digest, is_sent = self._table.values(number)
         return DocumentEntry(id, digest, is_sent, range(start, stop))
+
+    @property
+    def n_passages(self) -> int:
+        """The number of passages of all documents."""
+        return int(self._starts[-1])
 
     def row_of(self, id: str) -> int | None:
         """The number of the document with this id, in the order of the index; None if there is

@@ -12,7 +12,7 @@ is stored.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexers.passages import PassageStore
-from indexers.protocols import EncoderIdentity, PassageEncoder, ReportsProgress
+from indexers.protocols import PassageEncoder, ReportsProgress
 from indexers.settings import SHARD_ROWS, VectorDtype
 from indexers.shards import Shard, Stored, divide, link_files
 from rag.core.arrays import Float32, Int64, load_npy, save_npy
@@ -97,14 +97,14 @@ class EmbeddingShards:
         Raises:
             ArtifactError: a file is missing, truncated or in another format; the message names it.
         """
-        place = Path(directory)
+        folder = Path(directory)
         shards = []
         for shard in layout.shards():
-            path = place / shard_name(shard)
+            path = folder / shard_name(shard)
             values = load_npy(path, dtype=layout.dtype, shape=layout.shape(shard))
             _advise(values, "MADV_RANDOM")  # `blocks` says otherwise when it reads a whole shard
             shards.append(values)
-        return cls(place, layout, shards)
+        return cls(folder, layout, shards)
 
     def __len__(self) -> int:
         return self.layout.rows
@@ -134,12 +134,10 @@ class EmbeddingShards:
                 f"rows {ordered[0]}…{ordered[-1]} are outside of the {len(self)} embeddings"
             )
         shard_rows = self.layout.shard_rows
-        numbers, starts = np.unique(ordered // shard_rows, return_index=True)
-        stops = [*starts[1:], len(ordered)]
+        numbers, firsts = np.unique(ordered // shard_rows, return_index=True)
         parts = []  # of each shard: its values, the rows within it, and their places in the result
-        for number, start, stop in zip(numbers.tolist(), starts, stops, strict=True):
-            within = ordered[start:stop] - number * shard_rows
-            parts.append((self._shards[number], within, order[start:stop]))
+        for number, places in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True):
+            parts.append((self._shards[number], rows[places] - number * shard_rows, places))
         # All pages are asked for before the first is waited for.
         for values, within, _ in parts:
             if len(within) > shard_rows // _MOST_OF_A_SHARD:
@@ -230,33 +228,6 @@ def _take_over(stored: Stored[EmbeddingShards], layout: ShardLayout, shard: Shar
     return vectors
 
 
-class _ReportsCalls:
-    """A passage encoder that says after each call how many passages it has encoded."""
-
-    def __init__(self, encoder: PassageEncoder, done: Callable[[int], None]) -> None:
-        self._encoder = encoder
-        self._done = done
-        self.dim = encoder.dim
-
-    @property
-    def identity(self) -> EncoderIdentity:
-        return self._encoder.identity
-
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
-        vectors = self._encoder.encode_passages(titles, texts)
-        self._done(len(texts))
-        return vectors
-
-
-def with_progress(encoder: PassageEncoder, done: Callable[[int], None]) -> PassageEncoder:
-    """The encoder, calling `done` with numbers of passages: after every batch if it can, else
-    after every call.
-    """
-    if isinstance(encoder, ReportsProgress):
-        return encoder.reporting(done)
-    return _ReportsCalls(encoder, done)
-
-
 def encode_passages(encoder: PassageEncoder, passages: list[Passage]) -> Float32:
     """Vectors (n, D) of passages, by one call of the encoder."""
     titles = [passage.title for passage in passages]
@@ -270,7 +241,7 @@ def encode_rows(passages: PassageStore, encoder: PassageEncoder, shard: Shard) -
 
 
 def encode_corpus(
-    place: Path,
+    folder: Path,
     passages: PassageStore,
     encoder: PassageEncoder,
     dtype: VectorDtype,
@@ -288,26 +259,30 @@ def encode_corpus(
     """
     layout = ShardLayout(len(passages), encoder.identity.dim, dtype, shard_rows)
     is_new = np.ones(len(passages), bool) if stored is None else stored.rows < 0
-    missing = missing_shards(place, layout)
+    missing = missing_shards(folder, layout)
     total = int(is_new.sum())
     left = sum(int(is_new[shard.start : shard.stop].sum()) for shard in missing)
     with Progress(total, "passages", "encode", initial=total - left) as progress:
-        if left:
-            encoder = with_progress(encoder, progress.update)
+        if left and isinstance(encoder, ReportsProgress):
+            encoder = encoder.reporting(progress.update)
+        finished = total - left
         for shard in missing:
             new_rows = shard.start + np.flatnonzero(is_new[shard.start : shard.stop])
             if stored is None or len(new_rows) == len(shard.rows):
                 vectors = encode_rows(passages, encoder, shard)
             elif _is_unchanged(shard, layout, stored):
-                link_files([shard_name(shard)], stored.vectors.directory, place)
+                link_files([shard_name(shard)], stored.vectors.directory, folder)
                 continue
             else:
                 vectors = _take_over(stored, layout, shard)
                 if len(new_rows):
                     new_passages = passages.get_many(new_rows)
                     vectors[new_rows - shard.start] = encode_passages(encoder, new_passages)
-            store_shard(place, layout, shard, vectors)
-    return EmbeddingShards.open(place, layout)
+            store_shard(folder, layout, shard, vectors)
+            finished += len(new_rows)
+            # An encoder that reports its progress has counted them already.
+            progress.update(finished - progress.n)
+    return EmbeddingShards.open(folder, layout)
 
 
 def _is_unchanged(shard: Shard, layout: ShardLayout, stored: Stored[EmbeddingShards]) -> bool:

@@ -69,11 +69,11 @@ def build_faiss(
         ConfigError: unknown index type.
         ResourceError: the disk is full.
     """
-    place = Path(directory)
+    folder = Path(directory)
     preset = preset_for(index_type, len(embeddings), embeddings.dim)
-    clean_directory(place)
+    clean_directory(folder)
     for name in (FAISS_NAME, LISTS_NAME):
-        (place / name).unlink(missing_ok=True)
+        (folder / name).unlink(missing_ok=True)
     info = DenseInfo(
         **asdict(preset),
         rows=len(embeddings),
@@ -86,9 +86,9 @@ def build_faiss(
     )
     if index_type == "flat":
         return info
-    info = _save(_fill(preset, embeddings, seed, threads), place, info)
+    info = _save(_fill(preset, embeddings, seed, threads), folder, info)
     with faiss_threads(threads):
-        info = _tune(open_faiss(place, info), embeddings, info, probes)
+        info = _tune(open_faiss(folder, info), embeddings, info, probes)
     reached = info.recall["100"]
     if reached < recall_target:
         _log.warning(
@@ -121,7 +121,7 @@ def _fill(
     return index
 
 
-def _save(index: faiss.Index, place: Path, info: DenseInfo) -> DenseInfo:
+def _save(index: faiss.Index, folder: Path, info: DenseInfo) -> DenseInfo:
     """Write a filled index; returns what is known of it now."""
     changes: dict[str, object] = {}
     ivf = faiss.try_extract_index_ivf(index)
@@ -129,8 +129,8 @@ def _save(index: faiss.Index, place: Path, info: DenseInfo) -> DenseInfo:
         changes["nlist"] = ivf.nlist
     if isinstance(index, faiss.IndexIVFPQFastScan):
         changes["mapped_lists"] = True
-        move_lists(index, place)
-    with atomic_path(place / FAISS_NAME) as temporary:
+        move_lists(index, folder)
+    with atomic_path(folder / FAISS_NAME) as temporary:
         faiss.write_index(index, str(temporary))
     return info.model_copy(update=changes)
 

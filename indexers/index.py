@@ -9,8 +9,6 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from indexers.documents import Documents, Put
@@ -19,26 +17,22 @@ from indexers.faiss_index import DenseInfo, open_dense
 from indexers.ledger import hold_folder
 from indexers.lucene import Bm25Info, LuceneIndex
 from indexers.manifest import Manifest
-from indexers.metadata_values import passages_that_meet, read_values, values_of_rows
+from indexers.metadata_values import PassageFilters
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, Selection, VectorIndex
 from indexers.rights import DocumentRights, Readable
 from indexers.settings import PARTS, Part
 from indexers.token_files import TokenInfo
 from indexers.token_index import TokenIndex
-from rag.core.arrays import Bool
 from rag.core.errors import ArtifactError, ConfigError, ResourceError
 from rag.core.types import Passage
-from rag.data.filters import Condition, Filter, FilterError
+from rag.data.filters import Filter
 from rag.data.languages import ENGLISH
 
 Verify = Literal["none", "size", "deep"]
 QUICK_CHECK_BYTES = 256 << 20
 _ATTEMPTS = 5
 _MOST_FOLDERS = 200
-# Limits of the cache of filters, one byte per passage.
-_MOST_FILTERS = 64
-_FILTER_BYTES = 64 << 20
 
 
 class DensePart(NamedTuple):
@@ -68,13 +62,13 @@ class Index:
         self.data = directory / manifest.data
         self.version = manifest.version
         self._release = hold_folder(self.data, self)
-        self._selections: dict[tuple[Filter, Readable | None], Selection] = {}
         self.embeddings: EmbeddingShards | None = None
         self.dense: VectorIndex | None = None
         self.tokens: TokenIndex | None = None
         self.passages = PassageStore(self.data / "passages")
         self.documents = Documents(self.data / "passages")
         self.rights = DocumentRights(directory, self.documents)
+        self._filters = PassageFilters(self.passages, self.documents)
         if "tokens" in self.parts:
             token_info = TokenInfo(**manifest.stage("tokens").output)
             self.tokens = TokenIndex(self.data / "tokens", token_info)
@@ -124,8 +118,8 @@ class Index:
         """The documents with their passages, in the order of the index, for another index."""
         passages = iter(self.passages)
         for entry in self.documents:
-            own = list(islice(passages, len(entry.rows)))
-            yield Put(entry.id, entry.digest, own, sent=entry.sent)
+            cut = list(islice(passages, len(entry.rows)))
+            yield Put(entry.id, entry.digest, cut, sent=entry.sent)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -161,57 +155,7 @@ class Index:
             FilterError: no passage has a field of this name, or its values cannot be compared with
                 a bound.
         """
-        key = (filter, readable)
-        selected = self._selections.pop(key, None)
-        if selected is None:
-            selected = self._select(filter, None if readable is None else readable.rows)
-        self._selections[key] = selected  # the most recently used comes last
-        if len(self._selections) > max(2, min(_MOST_FILTERS, _FILTER_BYTES // len(self.passages))):
-            del self._selections[next(iter(self._selections))]
-        return selected
-
-    def _select(self, filter: Filter, allowed: Selection | None) -> Selection:
-        """The allowed rows whose passages meet all conditions; perhaps none."""
-        mask = np.ones(len(self.passages), dtype=bool)
-        if allowed is not None:
-            mask &= allowed.mask
-        for condition in filter:
-            mask &= self._matches(condition, allowed)
-        return Selection(mask)
-
-    def _matches(self, condition: Condition, allowed: Selection | None) -> Bool:
-        name = condition.field
-        if name == "document":
-            return self._of_documents(condition)
-        paths = self.passages.column("path")
-        values = read_values(self.passages.directory)
-        # Errors name fields and values: those of other passages are nobody's business.
-        if allowed is not None:
-            values = values_of_rows(values, allowed)
-            if paths is not None and paths.take(allowed.rows).null_count == len(allowed):
-                paths = None
-        matches: Bool | None = None
-        if name != "path":
-            matches = passages_that_meet(condition, values, len(self.passages))
-        elif paths is not None:
-            matching = condition.match_paths(pc.unique(paths).drop_null().to_pylist())
-            matches = np.asarray(pc.is_in(paths, pa.array(matching, paths.type)))
-        if matches is not None:
-            return matches
-        fields = ["document"] if paths is None else ["path", "document"]
-        fields += pc.unique(values["field"]).to_pylist()
-        raise FilterError(
-            f"the filter names the field {name!r}, which no passage of this index has "
-            f"(fields: {', '.join(fields)})",
-            hint=f"index the corpus again with --metadata {name} if its records have this field",
-        )
-
-    def _of_documents(self, condition: Condition) -> Bool:
-        mask = np.zeros(len(self.passages), dtype=bool)
-        for value in condition.values:
-            rows = self.documents.rows(str(value))
-            mask[rows.start : rows.stop] = True
-        return mask
+        return self._filters.select(filter, readable)
 
     @cached_property
     def _all_folders(self) -> list[str]:

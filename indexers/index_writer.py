@@ -26,7 +26,7 @@ from typing import Any, cast
 import numpy as np
 
 from indexers.documents import DocumentEntry, Documents, Put, writing_documents
-from indexers.embeddings import EmbeddingShards, ShardLayout, encode_corpus, with_progress
+from indexers.embeddings import EmbeddingShards, ShardLayout, encode_corpus
 from indexers.faiss_build import build_faiss
 from indexers.faiss_types import create_faiss, preset_for
 from indexers.index import Index
@@ -40,6 +40,7 @@ from indexers.protocols import (
     EncoderIdentity,
     EncodesCorpus,
     PassageEncoder,
+    ReportsProgress,
     TokenEncoder,
     TokenVectors,
 )
@@ -143,8 +144,9 @@ class _LazyEncoder:
         return vectors
 
     def reporting(self, done: Callable[[int], None]) -> PassageEncoder:
-        """See `ReportsProgress`."""
-        return with_progress(self._encoder, done)
+        """See `ReportsProgress`; another encoder is itself."""
+        encoder: PassageEncoder = self._encoder
+        return encoder.reporting(done) if isinstance(encoder, ReportsProgress) else encoder
 
     def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> TokenVectors:
         """See `TokenEncoder`."""
@@ -446,8 +448,8 @@ class _IndexWriter:
 
         def change(rights: Rights) -> Rights:
             if self.folder_groups is not None:
-                folders = {id: own for id, own in rights.folders.items() if id not in moved}
-                folders |= {id: tuple(sorted(own)) for id, own in self.folder_groups.items()}
+                folders = {id: rights.folders[id] for id in rights.folders if id not in moved}
+                folders |= {id: tuple(sorted(names)) for id, names in self.folder_groups.items()}
                 rights = rights.model_copy(update={"folders": folders})
             return rights.stating(stated)
 

@@ -39,6 +39,7 @@ _FILE_PASSAGES = 16_384  # passages per file for Lucene, whose threads work on d
 _SEARCH_HEAP_MIB = 512
 _MOST_RUNS = 16  # Lucene gets so many runs of selected rows as ranges, further rows one by one
 _TERMS_AT_ONCE = 100_000
+_OPTIONS = "-collection JsonCollection -generator DefaultLuceneDocumentGenerator -optimize -quiet"
 _FULL_MIB = 8  # of free disk, with less a failure is for want of it
 
 
@@ -93,45 +94,36 @@ def build_bm25(
 
     Source: Robertson & Zaragoza 2009; parameters of DPR's BM25 baseline.
     """
-    place = Path(directory).absolute()  # Java keeps the working directory that it was started in
-    clean_directory(place)
+    parent = Path(directory).absolute()  # Java keeps the working directory that it was started in
+    clean_directory(parent)
     find_class = start_java(heap_mib=heap_mib)
-    source = place / f".documents{TEMPORARY_MARK}json"
+    source = parent / f".documents{TEMPORARY_MARK}json"
     try:
-        with atomic_path(place / FOLDER_NAME, folder=True) as target:
+        with atomic_path(parent / FOLDER_NAME, folder=True) as target:
             documents = _write_documents(passages, source, language)
             arguments = ["-input", str(source), "-index", str(target)]
-            arguments += _index_options(threads, heap_mib)
+            arguments += _OPTIONS.split()
+            # Anserini's own buffer is twice our heap: large corpora would end in an error.
+            arguments += ["-threads", str(threads), "-memoryBuffer", str(max(heap_mib // 4, 16))]
+            found = {}
             if language != ENGLISH:
                 # Anserini knows half of Lucene's analysers by itself.
                 analyzers = find_class("io.anserini.analysis.AnalyzerMap").analyzerMap
                 analyzers.put(language, ANALYZERS[language])
                 arguments += ["-language", language]
+                found = {"language": language, "analysis": ANALYZERS[language]}
             find_class("io.anserini.index.IndexCollection").main(arguments)
             (target / "write.lock").unlink(missing_ok=True)
-        info = Bm25Info(k1=k1, b=b, rows=len(passages), documents=documents)
-        if language != ENGLISH:
-            analysis = ANALYZERS[language]
-            info = info.model_copy(update={"analysis": analysis, "language": language})
-        LuceneIndex(place, info).close()  # Lucene ends without an error where the disk is full
+        info = Bm25Info(k1=k1, b=b, rows=len(passages), documents=documents, **found)
+        LuceneIndex(parent, info).close()  # Lucene ends without an error where the disk is full
     except (OSError, ResourceError):
         raise
     except Exception as error:
-        shutil.rmtree(place / FOLDER_NAME, ignore_errors=True)
-        raise _build_failure(len(passages), error, place) from error
+        shutil.rmtree(parent / FOLDER_NAME, ignore_errors=True)
+        raise _build_failure(len(passages), error, parent) from error
     finally:
         shutil.rmtree(source, ignore_errors=True)
     return info
-
-
-def _index_options(threads: int, heap_mib: int) -> list[str]:
-    # Anserini's own buffer is twice our heap: large corpora would end in an error.
-    buffer_mib = max(heap_mib // 4, 16)
-    options = (
-        "-collection JsonCollection -generator DefaultLuceneDocumentGenerator -optimize "
-        f"-quiet -threads {threads} -memoryBuffer {buffer_mib}"
-    )
-    return options.split()
 
 
 def _write_documents(passages: PassageStore, folder: Path, language: str) -> int:
@@ -167,11 +159,11 @@ def _name_of(row: int, rows: int) -> str:
     return str(row).zfill(len(str(rows)))
 
 
-def _build_failure(rows: int, error: Exception, place: Path) -> ResourceError:
-    free_mib = shutil.disk_usage(place).free / 2**20
+def _build_failure(rows: int, error: Exception, parent: Path) -> ResourceError:
+    free_mib = shutil.disk_usage(parent).free / 2**20
     if free_mib < _FULL_MIB or "No space left" in str(error):
         return DiskFullError(
-            f"the disk is full: could not write {place} ({free_mib:.0f} MiB free)",
+            f"the disk is full: could not write {parent} ({free_mib:.0f} MiB free)",
             hint="free some space and run the same command again; finished parts are kept",
         )
     return ResourceError(
@@ -236,19 +228,14 @@ class LuceneIndex:
         1e-6, so they stay in order.
 
         Raises:
-            RetrievalError: `top_k` is below 1, or Lucene fails.
+            RetrievalError: Lucene fails.
         """
-        if top_k < 1:
-            raise RetrievalError(f"top_k is {top_k}, expected at least 1")
         if not texts:
             return []
         questions = [pairs_of_characters(clean_query(text), self._language) for text in texts]
         most = min(top_k, max(self.documents, 1))
         try:
-            if selected is None:
-                hits = self._search_all(questions, most)
-            else:
-                hits = self._search_selected(questions, most, selected)
+            hits = self._search(questions, most, selected)
         except RagError:
             raise
         except Exception as error:
@@ -260,7 +247,9 @@ class LuceneIndex:
             results.append(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))
         return results
 
-    def _search_all(self, questions: Sequence[str], most: int) -> list[Any]:
+    def _search(self, questions: Sequence[str], most: int, selected: Selection | None) -> list[Any]:
+        if selected is not None:
+            return self._search_selected(questions, most, selected)
         queries = self._find_class("java.util.ArrayList")()
         names = self._find_class("java.util.ArrayList")()
         for position, question in enumerate(questions):

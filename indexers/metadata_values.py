@@ -1,4 +1,4 @@
-"""The values of metadata as filters compare them: typed columns of an Arrow file.
+"""Filters of passages, and the values of metadata that they compare: typed columns of an Arrow file.
 
 `values.arrow` has a row for each value that a run of passages shares: `start` and `stop` (the rows
 of these passages, whose metadata is equal), `field`, and what the value is compared as, `text`,
@@ -8,6 +8,7 @@ of these passages, whose metadata is equal), `field`, and what the value is comp
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from indexers.documents import Documents
 from indexers.id_table import open_arrow, read_batches
 from indexers.passages import PassageStore, metadata_of
-from indexers.protocols import Selection
+from indexers.protocols import Selection, most_masks
+from indexers.rights import Readable
 from rag.core.arrays import Bool
 from rag.core.files import atomic_path
-from rag.data.filters import Condition
+from rag.data.filters import Condition, Filter, FilterError
 from rag.data.metadata import columns_of
 
 _VALUES_NAME = "values.arrow"
@@ -66,7 +69,61 @@ def _parts(stored: pa.ChunkedArray) -> Iterator[list[dict[str, Any]]]:
     yield rows
 
 
-def read_values(directory: Path) -> pa.Table:
+class PassageFilters:
+    """Selects the passages of an index that meet filters."""
+
+    def __init__(self, passages: PassageStore, documents: Documents) -> None:
+        self._passages = passages
+        self._documents = documents
+        # The results of the last filters.
+        self.select = lru_cache(most_masks(len(passages)))(self._select)
+
+    def _select(self, filter: Filter, readable: Readable | None) -> Selection:
+        """The readable rows whose passages meet all conditions; perhaps none."""
+        allowed = None if readable is None else readable.rows
+        mask = np.ones(len(self._passages), dtype=bool)
+        if allowed is not None:
+            mask &= allowed.mask
+        for condition in filter:
+            mask &= self._matches(condition, allowed)
+        return Selection(mask)
+
+    def _matches(self, condition: Condition, allowed: Selection | None) -> Bool:
+        name = condition.field
+        if name == "document":
+            return self._of_documents(condition)
+        paths = self._passages.column("path")
+        values = _read_values(self._passages.directory)
+        # Errors name fields and values: those of other passages are nobody's business.
+        if allowed is not None:
+            values = _values_of_rows(values, allowed)
+            if paths is not None and paths.take(allowed.rows).null_count == len(allowed):
+                paths = None
+        matches: Bool | None = None
+        if name != "path":
+            matches = _passages_that_meet(condition, values, len(self._passages))
+        elif paths is not None:
+            matching = condition.match_paths(pc.unique(paths).drop_null().to_pylist())
+            matches = np.asarray(pc.is_in(paths, pa.array(matching, paths.type)))
+        if matches is not None:
+            return matches
+        fields = ["document"] if paths is None else ["path", "document"]
+        fields += pc.unique(values["field"]).to_pylist()
+        raise FilterError(
+            f"the filter names the field {name!r}, which no passage of this index has "
+            f"(fields: {', '.join(fields)})",
+            hint=f"index the corpus again with --metadata {name} if its records have this field",
+        )
+
+    def _of_documents(self, condition: Condition) -> Bool:
+        mask = np.zeros(len(self._passages), dtype=bool)
+        for value in condition.values:
+            rows = self._documents.rows(str(value))
+            mask[rows.start : rows.stop] = True
+        return mask
+
+
+def _read_values(directory: Path) -> pa.Table:
     """The values of a store's metadata; a table without rows if it has none."""
     path = directory / _VALUES_NAME
     if not path.exists():
@@ -74,14 +131,14 @@ def read_values(directory: Path) -> pa.Table:
     return pa.Table.from_batches(read_batches(open_arrow(path, _SCHEMA), path))
 
 
-def values_of_rows(values: pa.Table, selected: Selection) -> pa.Table:
+def _values_of_rows(values: pa.Table, selected: Selection) -> pa.Table:
     """The values that a selected passage has."""
     counts = np.concatenate([[0], np.cumsum(selected.mask)])
     n_selected = counts[np.asarray(values["stop"])] - counts[np.asarray(values["start"])]
     return values.filter(pa.array(n_selected > 0))
 
 
-def passages_that_meet(condition: Condition, values: pa.Table, passages: int) -> Bool | None:
+def _passages_that_meet(condition: Condition, values: pa.Table, passages: int) -> Bool | None:
     """Which passages have a value that meets a condition; None if none has its field.
 
     Raises:

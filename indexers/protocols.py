@@ -24,6 +24,9 @@ _OPTIONAL = ("interaction", "tokenizer_sha256", "probe")
 # Least cosine of the probes of one model: servers round differently from call to call.
 _SAME_PROBE = 0.99
 IdentityValue = str | int | bool
+# Limits of a cache of masks.
+_MOST_MASKS = 64
+_MASK_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +248,11 @@ class TokenEncoder(Protocol):
 # Encodes all passages, in this process (`encode_corpus`, which has the arguments) or elsewhere
 # (`rag.scale`).
 EncodesCorpus = Callable[..., Any]
+
+
+def most_masks(rows: int) -> int:
+    """How many masks of so many rows, a byte for each, are kept in memory."""
+    return max(2, min(_MOST_MASKS, _MASK_BYTES // max(1, rows)))
 
 
 class Selection:

@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +21,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from indexers.documents import Documents
-from indexers.protocols import Selection
+from indexers.protocols import Selection, most_masks
 from rag.core.arrays import Bool
 from rag.core.errors import ArtifactError, ResourceError
 from rag.core.files import atomic_path, atomic_write_text
@@ -30,9 +31,6 @@ from rag.core.types import Groups
 _FILE_NAME = "rights.jsonl"
 _LOCK_WAIT_S = 10.0
 _HEADER_BYTES = 4096
-# Limits of what is remembered for groups, one byte per passage.
-_MOST_READABLE = 64
-_READABLE_BYTES = 64 << 20
 
 
 class RightsError(ArtifactError):
@@ -89,7 +87,7 @@ def rights_version(index: Path) -> str:
     path = index / RIGHTS_DIR / _FILE_NAME
     try:
         with path.open("rb") as file:
-            return _header_of(file.readline(_HEADER_BYTES)).version
+            return _Header.model_validate_json(file.readline(_HEADER_BYTES)).version
     except FileNotFoundError as error:
         # Not `exists`, which says no of what it may not look at.
         try:
@@ -114,16 +112,12 @@ def read_rights(index: Path) -> tuple[Rights, str]:
     path = index / RIGHTS_DIR / _FILE_NAME
     try:
         first, _, rest = path.read_bytes().partition(b"\n")
-        version = _header_of(first).version
+        version = _Header.model_validate_json(first).version
         if hashlib.sha256(rest).hexdigest() != version:
             raise _unreadable(path, "it does not match its own checksum: its bytes were changed")
         return Rights.model_validate_json(rest), version
     except (OSError, ValidationError) as error:
         raise _unreadable(path, _reason(error)) from error
-
-
-def _header_of(line: bytes) -> _Header:
-    return _Header.model_validate_json(line)
 
 
 def _unreadable(path: Path, reason: str) -> RightsError:
@@ -213,7 +207,8 @@ class DocumentRights:
         # Each document's place among the distinct sets of groups.
         self._places = np.zeros(0, np.int32)
         self._sets: list[Groups | None] = []
-        self._readable: dict[Groups, Readable] = {}
+        # What the last groups may read.
+        self._readable = lru_cache(most_masks(documents.n_passages))(self._of)
 
     def readable(self, groups: Groups) -> Readable | None:
         """What people of these groups may read; None: everything.
@@ -227,14 +222,7 @@ class DocumentRights:
                 self._load(version)
             if not self._version:
                 return None
-            found = self._readable.pop(groups, None)
-            if found is None:
-                found = self._of(groups)
-            # The most recently used comes last.
-            self._readable[groups] = found
-            most = max(2, min(_MOST_READABLE, _READABLE_BYTES // max(1, found.rows.total)))
-            if len(self._readable) > most:
-                del self._readable[next(iter(self._readable))]
+            found = self._readable(groups)
             return None if found.documents.all() else found
 
     def _load(self, version: str) -> None:
@@ -250,7 +238,7 @@ class DocumentRights:
                 places[row] = numbers.setdefault(frozenset(names), len(numbers))
         self._places = places
         self._sets = list(numbers)
-        self._readable = {}
+        self._readable.cache_clear()
         self._version = version
 
     def _of(self, groups: Groups) -> Readable:

@@ -110,12 +110,17 @@ def parse_scalar(text: str) -> Any:
     return text if is_block or (isinstance(value, int | float) and ":" in text) else value
 
 
-def _read_source(source: str | Path) -> dict[str, Any]:
+def _list_presets(recipe: str) -> str:
+    whose = f" for {recipe}" if recipe else ""
+    return f"presets{whose}: {', '.join(preset_names(recipe)) or 'none'}"
+
+
+def _read_source(source: str | Path, recipe: str = "") -> dict[str, Any]:
     path = Path(source)
-    names = [] if path.is_file() else preset_names()
-    if not path.is_file() and str(source) not in names:
-        hint = did_you_mean(source, names, f"presets: {', '.join(names) or 'none'}")
-        raise ConfigError(f"no configuration file and no preset named {str(source)!r}", hint=hint)
+    if not path.is_file() and str(source) not in preset_names():
+        raise ConfigError(
+            f"no configuration file and no preset named {str(source)!r}", hint=_list_presets(recipe)
+        )
     file = path if path.is_file() else files("rag.presets").joinpath(f"{source}.yaml")
     try:
         text = file.read_text(encoding="utf-8")
@@ -143,15 +148,13 @@ def load_config(
         ConfigError: lists every wrong key (with the nearest right one) and every wrong value; or
             says that `source` is for another recipe.
     """
-    settings = {} if source is None else _read_source(source)
     recipe = getattr(kind, RECIPE_KEY, "")
+    settings = {} if source is None else _read_source(source, recipe)
     stated = settings.pop(RECIPE_KEY, None) or recipe
-    named = preset_names(recipe) if recipe else []
-    presets = f"presets for {recipe}: {', '.join(named) or 'none'}"
     if recipe and stated != recipe:
         raise ConfigError(
             f"{source} is a configuration of {stated!r}, expected one of {recipe!r}",
-            hint=f"{presets}; `rag train {stated}` takes this one",
+            hint=f"{_list_presets(recipe)}; `rag train {stated}` takes this one",
         )
     try:
         return kind.model_validate({**settings, **(overrides or {})})
@@ -169,8 +172,8 @@ def load_config(
     hint = ""
     if recipe and missing:
         hint = f"`rag train {recipe} --help` says what each setting is"
-        if named and source is None:
-            hint = f"{{config}} gives what else is needed; {presets}"
+        if preset_names(recipe) and source is None:
+            hint = f"{{config}} gives what else is needed; {_list_presets(recipe)}"
     raise ConfigError(
         "; ".join(what + problem for what, problem in expected.items()),
         hint=hint,

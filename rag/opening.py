@@ -243,14 +243,9 @@ def resolve_reader(
         return None
     if isinstance(reader, Reader):
         return reader
-    if not isinstance(reader, str | Path | None):
-        raise ConfigError(
-            f"{type(reader).__name__} is no reader: it is no `readers.protocols.Reader`",
-            hint="see `rag docs extending`",
-        )
     # Only extractive readers know the setting.
     settings = {"effort": effort} if effort else {}
-    return open_reader(reader, precision=precision, **settings)
+    return open_reader(_checked_name(reader, "Reader"), precision=precision, **settings)
 
 
 def resolve_verifier(verifier: VerifierLike) -> Verifier:
@@ -260,7 +255,13 @@ def resolve_verifier(verifier: VerifierLike) -> Verifier:
 
     if isinstance(verifier, Verifier):
         return verifier
-    if not isinstance(verifier, str | Path | None):
-        what = f"{type(verifier).__name__} is no verifier: it is no `readers.protocols.Verifier`"
-        raise ConfigError(what, hint="see `rag docs extending`")
-    return load_verifier(verifier)
+    return load_verifier(_checked_name(verifier, "Verifier"))
+
+
+def _checked_name(model: str | Path | None, kind: str) -> str | Path | None:
+    if not isinstance(model, str | Path | None):
+        raise ConfigError(
+            f"{type(model).__name__} is no {kind.lower()}: it is no `readers.protocols.{kind}`",
+            hint="see `rag docs extending`",
+        )
+    return model

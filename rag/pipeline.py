@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -42,7 +42,8 @@ from rag.core.types import (
 from rag.data.claims import check_claims, why_not_judged
 from rag.data.corpus import passages_of
 from rag.data.filters import Filter, parse_filter
-from rag.data.records import check_questions
+from rag.data.languages import AUTO, ENGLISH, detect_language
+from rag.data.records import CorpusOptions, check_questions
 from rag.opening import OpenSettings, open_models, relevance_of, resolve_verifier
 from rag.options import OpenOptions
 from rag.policies import SearchOnce
@@ -136,6 +137,7 @@ class Pipeline:
         retriever: IndexKind = "dense",
         encoder: str | Path | TextEncoder | None = None,
         reader: ReaderLike = None,
+        language: str = ENGLISH,
     ) -> Pipeline:
         """Index texts and open the result.
 
@@ -146,6 +148,7 @@ class Pipeline:
                 are kept whole: `rag.index` cuts.
             out: where the index goes; a directory that lives as long as the pipeline by default.
             encoder: encoder of the passages, as `index_encoder` of `open`; by default `minilm-qa`.
+            language: of the texts, as for `rag.index`: a code such as "de", or "auto".
 
         Raises:
             DataError: there are no texts, or one is empty or no text.
@@ -154,7 +157,10 @@ class Pipeline:
         if encoder is not None and not settings.has_encoder:
             hint = "leave it out, or choose dense or hybrid"
             raise ConfigError(f"retriever {retriever} uses no encoder", hint=hint)
+        language = load_config(CorpusOptions, overrides={"language": language}).language
         passages = passages_of(texts)
+        if language == AUTO:
+            language = detect_language(passage.text for passage in passages)
         if reader is not False:
             check_lengths(passages)
         holder = None
@@ -162,7 +168,7 @@ class Pipeline:
             holder = tempfile.TemporaryDirectory(prefix="rag-index-")
             out = Path(holder.name) / "index"
         loaded = load_encoder(encoder) if settings.has_encoder else None
-        write_index(out, passages, encoder=loaded, settings=settings)
+        write_index(out, passages, encoder=loaded, settings=settings, language=language)
         pipeline = cls.open(out, retriever=retriever, index_encoder=loaded, reader=reader)
         pipeline._holder = holder  # keeps a temporary index alive, and removes it with the pipeline
         return pipeline
@@ -192,17 +198,22 @@ class Pipeline:
     @property
     def identity(self) -> dict[str, object]:
         """Description of retriever, encoder and reader with their weight hashes, for reports."""
-        encoder = self.index.encoder_identity
-        identity: dict[str, object] = {
-            **self.retriever.identity,
-            "encoder": encoder and encoder.to_json(),
-            "reader": None if self.reader is None else reader_name(self.reader),
-        }
+        reader = self.reader
+        identity = {**self._models, "reader": reader and reader_name(reader)}
         # Passages of paths are all read, whatever the effort.
-        effort = "" if self.reader is None or self.retriever.finds_paths else self.reader.effort
+        effort = "" if reader is None or self.retriever.finds_paths else reader.effort
         if effort not in ("", "full"):
             identity["effort"] = effort
-        return {**identity, "index_version": self.index_version}
+        return identity
+
+    @property
+    def _models(self) -> dict[str, object]:
+        encoder = self.index.encoder_identity
+        return {
+            **self.retriever.identity,
+            "encoder": encoder and encoder.to_json(),
+            "index_version": self.index_version,
+        }
 
     def over(self, index: Index) -> Pipeline:
         """The models of this pipeline over another index; both take turns in using them.
@@ -268,11 +279,8 @@ class Pipeline:
 
     def _searched(self, top_k: int, filter: FilterLike) -> dict[str, object]:
         """What decides which passages are found for a text."""
-        encoder = self.index.encoder_identity
         return {
-            **self.retriever.identity,
-            "encoder": encoder and encoder.to_json(),
-            "index_version": self.index_version,
+            **self._models,
             "top_k": top_k,
             "has_filter": parse_filter(filter) is not None,
             "has_groups": self.readable is not None,
@@ -478,11 +486,9 @@ class Pipeline:
             QuestionError: a claim is empty, or has more than 200 words.
         """
         texts = check_claims(claims, top_k, in_text=in_text)
-        verdicts = []
-        for text in texts:
-            notice = why_not_judged(text, in_text=in_text)
-            verdicts.append(Verdict(text, "not_judged", notice=notice))
-        judged = [number for number, verdict in enumerate(verdicts) if not verdict.notice]
+        notices = [why_not_judged(text, in_text=in_text) for text in texts]
+        judged = [text for text, notice in zip(texts, notices, strict=True) if not notice]
+        results: Iterator[Verdict] = iter(())
         timer: dict[str, float] = {}
         with self._lock, stage(timer, "total"):
             self._require_open()
@@ -490,17 +496,18 @@ class Pipeline:
                 verifier = self._open_verifier()
                 selected = self._select(filter, timer)
                 with stage(timer, "retrieve"):
-                    found = self._search([texts[n] for n in judged], top_k, timer, selected)
+                    found = self._search(judged, top_k, timer, selected)
                 with stage(timer, "judge"):
-                    results = verifier.judge_found(found)
-                for number, verdict in zip(judged, results, strict=True):
-                    verdicts[number] = verdict
-        version = self.index_version
-        verdicts = [replace(each, index_version=version, timings_ms=timer) for each in verdicts]
+                    results = iter(verifier.judge_found(found))
+        verdicts = []
+        for text, notice in zip(texts, notices, strict=True):
+            verdict = Verdict(text, "not_judged", notice=notice) if notice else next(results)
+            version = self.index_version
+            verdicts.append(replace(verdict, index_version=version, timings_ms=timer))
         if self._verdict_promise is None or not judged:
             return verdicts
         conditions = self.verdict_conditions(top_k, filter=filter)
-        return [self._verdict_promise.keep_verdict(each, conditions) for each in verdicts]
+        return [self._verdict_promise.keep_verdict(verdict, conditions) for verdict in verdicts]
 
     def _require_reader(self) -> Reader:
         if self.reader is None:

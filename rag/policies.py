@@ -7,6 +7,7 @@ says. A policy knows neither the retriever nor the reader.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -81,7 +82,7 @@ class Finish:
 Step = Search | Read | Finish
 
 
-class Policy:
+class Policy(ABC):
     """Decides on the next step of a question.
 
     Attributes:
@@ -91,9 +92,9 @@ class Policy:
 
     max_concurrent: int = 0
 
+    @abstractmethod
     def step(self, state: State) -> Step:
         """The next step; it depends on the state alone."""
-        raise NotImplementedError
 
 
 def open_policy(name: PolicyName, reader: Reader | None) -> Policy:

@@ -115,11 +115,8 @@ def _describe_model(name: str) -> None:
     from retrievers.encoders.open import load_encoder
     from retrievers.rerank import open_scorer
 
-    def as_encoder() -> str:
-        return load_encoder(name, precision="fp32").identity.describe()
-
     uses: dict[str, Callable[[], str]] = {
-        "--encoder": as_encoder,
+        "--encoder": lambda: load_encoder(name, precision="fp32").identity.describe(),
         "--rerank": lambda: str(open_scorer(name, "fp32")[1]["kind"]),
         "--reader": lambda: reader_kind(name),
     }

@@ -31,7 +31,7 @@ from rag.rounds.config import RoundsConfig, RoundsOptions, SignalName
 from retrievers.negatives.settings import MiningSettings
 
 if TYPE_CHECKING:
-    from rag.core.types import Promise, Question
+    from rag.core.types import Promise
     from rag.metrics.selective import Limits
 
 Recipe = Literal["distill", "colbert"]
@@ -302,19 +302,29 @@ def _tune_answers(
     evaluation: EvaluationSettings,
     opening: OpenOptions,
 ) -> None:
-    """Fit the confidence to `out`, and promise the limits, each if it is given."""
-    from rag.eval.confidence_tuning import draw_questions
-    from rag.eval.promise_fitting import split_questions
+    """Fit the confidence to `out`, and promise the limits, each if it is given; print what comes of
+    it.
+    """
+    from rag.eval.confidence_tuning import draw_questions, fit_confidence
+    from rag.eval.promise_fitting import fit_promise, split_questions
 
-    asked = draw_questions(questions, evaluation)
-    judged = asked
+    fitted = judged = draw_questions(questions, evaluation)
     if out is not None:
         if limits is not None:
-            asked, judged = split_questions(asked, evaluation.seed)
-        _fit_confidence(index, asked, out, evaluation, opening)
+            fitted, judged = split_questions(fitted, evaluation.seed)
+        tuning = fit_confidence(index, fitted, out, settings=evaluation, **opening)
+        say(
+            f"{tuning.n:,} questions, {tuning.unanswerable:,} without an answer in what was retrieved"
+        )
+        say(f"ECE before {tuning.ece_before:.3f}, after (cross-validated) {tuning.ece_after:.3f}")
+        if not tuning.unanswerable:
+            say('"no answer" stays as it was: give questions too that the documents do not answer')
+        say(f"reader → {out}\nuse it: --reader {out}")
         opening["reader"] = out
     if limits is not None:
-        _promise(index, judged, limits, evaluation, opening)
+        _say_needed(limits)
+        promise = fit_promise(index, judged, limits, settings=evaluation, **opening)
+        _say_promise(index, promise, len(judged), "ask for more than a short answer")
 
 
 def _check_tuning(
@@ -335,39 +345,6 @@ def _check_tuning(
         )
 
 
-def _fit_confidence(
-    index: str,
-    questions: "list[Question]",
-    out: Path,
-    evaluation: EvaluationSettings,
-    opening: OpenOptions,
-) -> None:
-    """Fit the confidence, and print how much better it is."""
-    from rag.eval.confidence_tuning import fit_confidence
-
-    tuning = fit_confidence(index, questions, out, settings=evaluation, **opening)
-    say(f"{tuning.n:,} questions, {tuning.unanswerable:,} without an answer in what was retrieved")
-    say(f"ECE before {tuning.ece_before:.3f}, after (cross-validated) {tuning.ece_after:.3f}")
-    if not tuning.unanswerable:
-        say('"no answer" stays as it was: give questions too that the documents do not answer')
-    say(f"reader → {out}\nuse it: --reader {out}")
-
-
-def _promise(
-    index: str,
-    questions: "list[Question]",
-    limits: "Limits",
-    evaluation: EvaluationSettings,
-    opening: OpenOptions,
-) -> None:
-    """Fit a promise about answers, and print what it needs and what it gives."""
-    from rag.eval.promise_fitting import fit_promise
-
-    _say_needed(limits)
-    promise = fit_promise(index, questions, limits, settings=evaluation, **opening)
-    _say_promise(index, promise, len(questions), "ask for more than a short answer")
-
-
 def _promise_verdicts(
     index: str,
     claim_file: str,
@@ -375,7 +352,7 @@ def _promise_verdicts(
     evaluation: EvaluationSettings,
     opening: OpenOptions,
 ) -> None:
-    """The same about verdicts on claims."""
+    """Promise the limits of verdicts on claims, and print what that needs and gives."""
     from rag.data.claims import read_claims
     from rag.data.questions import draw_sample
     from rag.eval.promise_fitting import fit_verdict_promise

@@ -3,13 +3,16 @@
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import rag
 from indexers.index import Index
+from indexers.lucene import build_bm25
 from rag.core.errors import ConfigError, DataError
 from rag.data.corpus import ReadReport
 from tests.commands import exit_code
@@ -118,3 +121,22 @@ def test_importing_the_package_costs_nothing() -> None:
     code = "import sys, rag; dir(rag); print([m for m in ('numpy', 'torch', 'pydantic') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_build_that_goes_on_names_again_what_was_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "a.md").write_text("# Danube\n\nIt is long.")
+    (corpus / "broken.docx").write_bytes(b"PK\x03\x04 no archive")
+    (corpus / ".hidden.md").write_text("not for everybody")
+    said = []
+    for build in (Mock(side_effect=KeyboardInterrupt), build_bm25, build_bm25):
+        monkeypatch.setattr("indexers.index_writer.build_bm25", build)
+        caplog.clear()
+        with suppress(KeyboardInterrupt):
+            rag.index(corpus, tmp_path / "i", retriever="bm25")
+        said.append([line for line in caplog.messages if "broken" in line or "hidden" in line])
+    assert len(said[0]) == 2
+    assert said == [said[0], said[0], []]

@@ -120,6 +120,15 @@ def test_metadata_of_rows_serves_filters() -> None:
     assert [hit.passage_id for hit, _ in result] == ["2001"]
 
 
+def test_texts_have_a_language() -> None:
+    texts = ["Die Häuser am Fluss wurden gebaut.", "Ein Berg der Alpen."]
+    with Pipeline.from_texts(texts, retriever="bm25", reader=False, language="de") as pipeline:
+        assert pipeline.index.language == "de"
+        assert [hit.row for hit, _ in pipeline.retrieve("Welches Haus?", 2)] == [0]
+    with pytest.raises(ConfigError, match="language = 'klingon'"):
+        Pipeline.from_texts(texts, retriever="bm25", language="klingon")
+
+
 def test_each_question_says_why_nothing_was_read_for_it() -> None:
     with Pipeline.from_texts(["The danube is long.", "The rhine."], retriever="bm25") as pipeline:
         answers = pipeline.ask_many(["How long is the danube?", "volga", "Hello!"])

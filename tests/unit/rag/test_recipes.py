@@ -25,6 +25,9 @@ def test_a_wrong_name_and_a_test_set_are_refused_before_anything_is_written(tmp_
         path.touch()
     with pytest.raises(ConfigError, match="did you mean 'dpr'"):
         rag.train("dprr", tmp_path / "run")
+    with pytest.raises(ConfigError, match="no preset named 'dpr-tiny'") as refused:
+        rag.train("dpr", tmp_path / "run", config="dpr-tiny")
+    assert refused.value.hint == f"presets for dpr: {', '.join(preset_names('dpr'))}"
     with pytest.raises(ConfigError, match="test"):
         rag.train("dpr", tmp_path / "run", train_files=[examples], validation_file=judged)
     assert not (tmp_path / "run").exists()

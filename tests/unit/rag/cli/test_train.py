@@ -18,26 +18,11 @@ def test_a_cross_encoder_starts_from_the_encoder_of_the_reader_that_ships(
     right, *wrong = (Passage(name, name, f"{name} is a river") for name in ("Inn", "Po", "Main"))
     examples = [Example.labelled("q", "which river is Inn", (), [right], wrong)]
     write_examples(tmp_path / "train.json", examples)
-    command = [
-        "train",
-        "reranker",
-        "--config",
-        "reranker-small",
-        "--train",
-        str(tmp_path / "train.json"),
-        "--set",
-        "max_steps=1",
-        "--set",
-        "validation_fraction=0",
-        "--set",
-        "learning_rate=1e-12",
-        "--set",
-        "weight_decay=0",
-        "--set",
-        "precision=fp32",
-        "--out",
-        str(tmp_path / "run"),
-    ]
+    settings = ("max_steps=1", "validation_fraction=0", "learning_rate=1e-12", "weight_decay=0")
+    command = ["train", "reranker", "--config", "reranker-small", "--out", str(tmp_path / "run")]
+    command += ["--train", str(tmp_path / "train.json")]
+    for setting in (*settings, "precision=fp32"):
+        command += ["--set", setting]
     result = run_command(command)
     assert result.exit_code == 0, result.output
     model, _ = load_span_model("shipped") or (None, None)
