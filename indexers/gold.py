@@ -154,40 +154,34 @@ class GoldLookup:
     def _texts(self) -> CorpusTexts:
         return CorpusTexts(self._passages)
 
-    def _by_id(self, question: Question) -> tuple[int, ...]:
-        """Rows of the gold ids that the index has."""
-        quoted = _quoted(question)
+    def _named(self, question: Question, quoted: Sequence[Passage]) -> GoldPassages:
+        """The passages of the gold ids: those that the index has, or all of the documents."""
         ids = question.gold_passage_ids or [passage.id for passage in quoted if passage.id]
-        located = (self._passages.row_of(id) for id in ids)
-        rows = dict.fromkeys(row for row in located if row is not None)
-        if not quoted:
-            return tuple(rows)
-        return tuple(row for row in rows if self._is_quoted(row, quoted))
+        rows = dict.fromkeys(row for row in map(self._passages.row_of, ids) if row is not None)
+        if quoted:
+            agreeing = tuple(row for row in rows if self._is_quoted(row, quoted))
+            return GoldPassages(agreeing, how="id")
+        if rows:
+            return GoldPassages(tuple(rows), how="id")
+        of_documents = chain.from_iterable(map(self._documents.rows, ids))
+        return GoldPassages(tuple(dict.fromkeys(of_documents)), how="document")
 
     def _is_quoted(self, row: int, quoted: Sequence[Passage]) -> bool:
         text = self._passages[row].text
         return any(overlap_share(text, gold.text) >= _SAME for gold in quoted)
-
-    def _by_document(self, question: Question) -> tuple[int, ...]:
-        """Rows of all passages of the documents that the gold ids name."""
-        names = question.gold_passage_ids
-        rows = chain.from_iterable(self._documents.rows(name) for name in names)
-        return tuple(dict.fromkeys(rows))
 
     def find(self, questions: Sequence[Question]) -> list[GoldPassages]:
         """The gold passages of a block of questions, one result each."""
         located = []
         missing = []
         for question in questions:
-            quoted = _quoted(question)
-            by_id = self._by_id(question)
-            by_document = () if by_id or quoted else self._by_document(question)
+            quoted = [gold.passage for gold in question.gold if gold.passage.text]
+            named = self._named(question, quoted)
             quotes = []
-            if not by_id and not by_document:
+            if not named.rows:
                 quotes = [_Quote(question, gold, self._texts.find(gold)) for gold in quoted]
             missing += [quote for quote in quotes if not quote.rows]
-            how = "id" if by_id else "document"
-            located.append((GoldPassages(by_id or by_document, how=how), quotes))
+            located.append((named, quotes))
         if missing and self._near is not None:
             queries = [" ".join(quote.passage.text.split()[:_QUERY_WORDS]) for quote in missing]
             for quote, hits in zip(missing, self._near(queries, 10), strict=True):
@@ -204,10 +198,6 @@ class GoldLookup:
             if share >= _SAME:
                 ranked.append((matcher.matches(text), share, -hit.row))
         return [-max(ranked)[2]] if ranked else []
-
-
-def _quoted(question: Question) -> list[Passage]:
-    return [gold.passage for gold in question.gold if gold.passage.text]
 
 
 def _gold_passages(quotes: Sequence[_Quote]) -> GoldPassages:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
 
@@ -116,10 +115,9 @@ class Index:
 
     def puts(self) -> Iterator[Put]:
         """The documents with their passages, in the order of the index, for another index."""
-        passages = iter(self.passages)
+        read = self.passages.in_order()
         for entry in self.documents:
-            cut = list(islice(passages, len(entry.rows)))
-            yield Put(entry.id, entry.digest, cut, sent=entry.sent)
+            yield Put(entry.id, entry.digest, read(entry.rows), sent=entry.sent)
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -408,7 +408,7 @@ class _IndexWriter:
         """The documents of the new version, counted while they are read."""
         report = self.report
         start = self.start
-        before = None if start is None else _StartPassages(start)
+        read = None if start is None else start.passages.in_order()
         rights = read_rights(self.ledger.directory)[0]
         stated = dict[str, Groups]()
         moved = set[str]()
@@ -416,7 +416,7 @@ class _IndexWriter:
             entry = change if isinstance(change, DocumentEntry) else None
             if start is not None and self.ledger.is_update and entry is None:
                 entry = start.documents.find(change.id)
-            stored = [] if before is None or entry is None else before.of(entry)
+            stored = [] if read is None or entry is None else read(entry.rows)
             put, groups = _without_groups(_as_put(change, stored))
             if groups:
                 stated[put.id] = groups
@@ -555,25 +555,6 @@ class _IndexWriter:
             return info.model_dump()
 
         self.ledger.make("bm25", {**inputs, **weights}, write)
-
-
-class _StartPassages:
-    """Passages of documents of the version that an index starts from.
-
-    Documents that are asked for in the order of the index are read in one pass.
-    """
-
-    def __init__(self, start: Index) -> None:
-        self._passages = start.passages
-        self._in_order = iter(start.passages)
-        self._position = 0
-
-    def of(self, entry: DocumentEntry) -> list[Passage]:
-        skipped = entry.rows.start - self._position
-        if skipped < 0:  # the order has changed
-            return self._passages.get_many(entry.rows)
-        self._position = entry.rows.stop
-        return list(islice(self._in_order, skipped, skipped + len(entry.rows)))
 
 
 def _as_put(change: Change, stored: list[Passage]) -> Put:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,21 @@ class PassageStore:
     def __iter__(self) -> Iterator[Passage]:
         for batch in self.batches(1024):
             yield from batch
+
+    def in_order(self) -> Callable[[range], list[Passage]]:
+        """A function that reads ranges of rows: in one pass, as long as they follow each other."""
+        following = iter(self)
+        position = 0
+
+        def read(rows: range) -> list[Passage]:
+            nonlocal position
+            skipped = rows.start - position
+            if skipped < 0:
+                return self.get_many(rows)
+            position = rows.stop
+            return list(islice(following, skipped, skipped + len(rows)))
+
+        return read
 
     def batches(
         self, size: int, *, start: int = 0, stop: int | None = None

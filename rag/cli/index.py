@@ -160,17 +160,18 @@ def rights(
 
 def _documents_of(index: "Index", names: Sequence[str]) -> list[str]:
     """Ids of the documents that are named, or that are in a folder that is."""
-    chosen = [name for name in names if index.documents.find(name) is not None]
-    folders = tuple(name for name in names if name.endswith("/"))
-    if folders:
-        chosen += [entry.id for entry in index.documents if entry.id.startswith(folders)]
+    chosen = dict[str, None]()
     for name in names:
-        if not any(id == name or (name in folders and id.startswith(name)) for id in chosen):
+        found = [] if index.documents.find(name) is None else [name]
+        if name.endswith("/"):
+            found += [entry.id for entry in index.documents if entry.id.startswith(name)]
+        if not found:
             raise ConfigError(
                 f"{index.directory} has no document {name!r}",
                 hint="a file's id is its path in the folder that was indexed",
             )
-    return list(dict.fromkeys(chosen))
+        chosen |= dict.fromkeys(found)
+    return list(chosen)
 
 
 def _build(corpus: Sequence[str], out: Path, **options: Unpack[BuildOptions]) -> None:

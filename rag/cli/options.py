@@ -13,7 +13,6 @@ from typing import (
     Annotated,
     Any,
     Literal,
-    ParamSpec,
     TypeVar,
     Union,
     get_args,
@@ -28,8 +27,7 @@ from pydantic import BaseModel
 from rag.config import parse_scalar
 from rag.opening import OpenSettings
 
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
+Command = TypeVar("Command", bound=Callable[..., None])
 Options = dict[str, inspect.Parameter]
 
 _ALIASES = {"index": "-i", "questions": "-q", "out": "-o"}
@@ -80,12 +78,10 @@ Out = Annotated[Path, Parameter(alias="-o")]
 AsJson = Annotated[bool, Parameter(name="--json")]
 
 
-def with_options(
-    *groups: Options,
-) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+def with_options(*groups: Options) -> Callable[[Command], Command]:
     """Decorate a command whose `**settings` are these options."""
 
-    def decorate(command: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    def decorate(command: Command) -> Command:
         signature = inspect.signature(command)
         parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         for options in groups:
