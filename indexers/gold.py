@@ -129,6 +129,7 @@ def _hash(text: str) -> int:
     return hash64(text_key(text).encode("utf-8", "surrogatepass"))
 
 
+@dataclass
 class GoldLookup:
     """Finds the gold passages of questions.
 
@@ -138,36 +139,33 @@ class GoldLookup:
     way), found by searching for the text, preferably one that holds an answer. All alternatives
     (DPR's positives) are looked up, not only the first.
 
-    Args:
+    Attributes:
         documents: the documents that the passages were cut from.
         near: searches passages for texts; without it no overlaps are found.
     """
 
-    def __init__(
-        self, passages: PassageStore, documents: Documents, near: TextSearch | None = None
-    ) -> None:
-        self._passages = passages
-        self._documents = documents
-        self._near = near
+    passages: PassageStore
+    documents: Documents
+    near: TextSearch | None = None
 
     @cached_property
     def _texts(self) -> CorpusTexts:
-        return CorpusTexts(self._passages)
+        return CorpusTexts(self.passages)
 
     def _named(self, question: Question, quoted: Sequence[Passage]) -> GoldPassages:
         """The passages of the gold ids: those that the index has, or all of the documents."""
         ids = question.gold_passage_ids or [passage.id for passage in quoted if passage.id]
-        rows = dict.fromkeys(row for row in map(self._passages.row_of, ids) if row is not None)
+        rows = dict.fromkeys(row for row in map(self.passages.row_of, ids) if row is not None)
         if quoted:
             agreeing = tuple(row for row in rows if self._is_quoted(row, quoted))
             return GoldPassages(agreeing, how="id")
         if rows:
             return GoldPassages(tuple(rows), how="id")
-        of_documents = chain.from_iterable(map(self._documents.rows, ids))
+        of_documents = chain.from_iterable(map(self.documents.rows, ids))
         return GoldPassages(tuple(dict.fromkeys(of_documents)), how="document")
 
     def _is_quoted(self, row: int, quoted: Sequence[Passage]) -> bool:
-        text = self._passages[row].text
+        text = self.passages[row].text
         return any(overlap_share(text, gold.text) >= _SAME for gold in quoted)
 
     def find(self, questions: Sequence[Question]) -> list[GoldPassages]:
@@ -182,9 +180,9 @@ class GoldLookup:
                 quotes = [_Quote(question, gold, self._texts.find(gold)) for gold in quoted]
             missing += [quote for quote in quotes if not quote.rows]
             located.append((named, quotes))
-        if missing and self._near is not None:
+        if missing and self.near is not None:
             queries = [" ".join(quote.passage.text.split()[:_QUERY_WORDS]) for quote in missing]
-            for quote, hits in zip(missing, self._near(queries, 10), strict=True):
+            for quote, hits in zip(missing, self.near(queries, 10), strict=True):
                 quote.rows = self._overlapping(quote, hits)
                 quote.how = "overlap"
         return [found if found.rows else _gold_passages(quotes) for found, quotes in located]
@@ -193,7 +191,7 @@ class GoldLookup:
         matcher = AnswerMatcher(quote.question.answers)
         ranked: list[tuple[bool, float, int]] = []
         for hit in hits:
-            text = self._passages[hit.row].text
+            text = self.passages[hit.row].text
             share = overlap_share(text, quote.passage.text)
             if share >= _SAME:
                 ranked.append((matcher.matches(text), share, -hit.row))

@@ -121,21 +121,23 @@ class WriteReport:
         return f"documents: {counts}; passages written: {self.passages:,}{vectors}"
 
 
+@dataclass
 class _LazyEncoder:
     """The encoder of an index, opened when the first passage has to be encoded."""
 
-    def __init__(
-        self, directory: Path, identity: EncoderIdentity, open_encoder: OpenEncoder
-    ) -> None:
-        self._directory = directory
-        self._open = open_encoder
-        self.identity = identity
-        self.dim = identity.dim
+    directory: Path
+    identity: EncoderIdentity
+    open_encoder: OpenEncoder
+
+    @property
+    def dim(self) -> int:
+        """See `PassageEncoder`."""
+        return self.identity.dim
 
     @cached_property
     def _encoder(self) -> Any:
-        encoder = self._open(self.identity)
-        self.identity.check(self._directory, encoder.identity)
+        encoder = self.open_encoder(self.identity)
+        self.identity.check(self.directory, encoder.identity)
         return encoder
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:

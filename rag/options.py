@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 if TYPE_CHECKING:
-    from indexers.settings import IndexKind
     from rag.core.types import PolicyName
-    from rag.data.formats import CorpusFormat
     from rag.data.text import Profile
     from rag.opening import Precision, ReaderLike, VerifierLike
     from retrievers.hybrid import Fusion
@@ -68,18 +66,6 @@ class IndexOptions(_CorpusFields, _EncoderFields, total=False):
     seed: int
     threads: int | None
     java_heap_mib: int
-
-
-class BuildOptions(IndexOptions, total=False):
-    """Arguments of `rag.index` that the command line gives, beside its settings."""
-
-    encoder: str | None
-    format: Literal["auto", CorpusFormat]
-    overwrite: bool
-    precision: str
-    ray: str | None
-    retriever: IndexKind
-    reuse: str | None
 
 
 class UpdateOptions(TypedDict, total=False):

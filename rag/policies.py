@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from itertools import zip_longest
 
@@ -146,13 +146,14 @@ _REPLY_TOKENS = 64
 _NEXT_SEARCH = re.compile(r"^\W*search:\s*(\S.*)$", re.IGNORECASE | re.MULTILINE)
 
 
+@dataclass
 class SearchAgain(Policy):
     """A language model says after each search what else to look for; then everything that was found
     is read.
 
     A model that gives no reply is not asked again: what was found so far is read.
 
-    Args:
+    Attributes:
         model: continues a chat, such as `completer` of a language model's reader.
         max_searches: searches beside the first.
         shown_passages: passages that the model sees at most, the best of each search in turn; fewer
@@ -167,18 +168,11 @@ class SearchAgain(Policy):
         itself.
     """
 
-    def __init__(
-        self,
-        model: Completer,
-        *,
-        max_searches: int = 2,
-        shown_passages: int = 8,
-        max_concurrent: int = 0,
-    ) -> None:
-        self.max_concurrent = max_concurrent
-        self._model = model
-        self._max_searches = max_searches
-        self._shown_passages = shown_passages
+    model: Completer
+    _: KW_ONLY
+    max_searches: int = 2
+    shown_passages: int = 8
+    max_concurrent: int = 0
 
     def step(self, state: State) -> Step:
         """See `Policy`."""
@@ -187,7 +181,7 @@ class SearchAgain(Policy):
         if state.answers:
             return Finish(state.answers[-1])
         everything = merged([search.passages for search in state.searches])
-        if len(state.searches) <= self._max_searches:
+        if len(state.searches) <= self.max_searches:
             query = self._next_query(state, everything)
             if query and query not in [search.query for search in state.searches]:
                 return Search((query,))
@@ -195,14 +189,14 @@ class SearchAgain(Policy):
 
     def _next_query(self, state: State, found: RankedPassages) -> str:
         """What the model wants to search for next; "" if the passages suffice."""
-        best = [passage for _, passage in found[: self._shown_passages]]
+        best = [passage for _, passage in found[: self.shown_passages]]
         write = partial(_ask_what_to_search, state.query)
-        fitting = fit_messages(self._model, write, best, _REPLY_TOKENS, least=0)
+        fitting = fit_messages(self.model, write, best, _REPLY_TOKENS, least=0)
         if fitting is None:
             return ""
         messages, _ = fitting
         try:
-            reply = self._model.complete(messages, _REPLY_TOKENS).text
+            reply = self.model.complete(messages, _REPLY_TOKENS).text
         except ReaderError as error:
             log.warning("a language model did not say what to search for: %s", error.message)
             return ""

@@ -203,8 +203,9 @@ def serve(
         "host": host,
         "port": port,
         "as_groups": as_groups,
+        "workers": workers,
+        "ray": ray,
     }
-    stated |= {"workers": workers, "ray": ray}
     given = {name: value for name, value in stated.items() if value is not None}
     run_server(load_settings(**given, **opening))
     leave()

@@ -19,7 +19,7 @@ from rag.core.types import Groups
 from rag.data.formats import CorpusFormat
 from rag.data.records import CorpusOptions, ReadReport
 from rag.opening import Precision
-from rag.options import BuildOptions, IndexOptions, UpdateOptions
+from rag.options import IndexOptions, UpdateOptions
 from retrievers.encoders.options import EncoderOptions
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def index(
         watch: Go on updating whenever a file changes.
         max_deleted_share: Highest share of documents an update may delete.
     """
+    from rag.commands import index as build
     from rag.core.log import setup_logging
 
     setup_logging("WARNING")
@@ -85,17 +86,21 @@ def index(
                 hint="build the index first, then watch it",
                 arguments=("watch", "update"),
             )
-        _build(
-            corpus,
-            out,
-            format=format,
-            encoder=encoder,
-            reuse=reuse,
-            ray=ray,
-            precision=precision,
-            overwrite=overwrite,
-            **settings,
-        )
+        report = ReadReport()
+        with resumable():
+            build(
+                corpus,
+                out,
+                report=report,
+                format=format,
+                encoder=encoder,
+                reuse=reuse,
+                ray=ray,
+                precision=precision,
+                overwrite=overwrite,
+                **settings,
+            )
+        _describe(out, report)
     elif update is not None:
         bad_share = settings.pop("max_bad_share", 0.01)
         kept = {"encoder": encoder, "reuse": reuse, "ray": ray, "overwrite": overwrite, **settings}
@@ -174,20 +179,17 @@ def _documents_of(index: "Index", names: Sequence[str]) -> list[str]:
     return list(chosen)
 
 
-def _build(corpus: Sequence[str], out: Path, **options: Unpack[BuildOptions]) -> None:
+def _describe(index: Path, report: ReadReport) -> None:
+    """Print what was read, and what the finished index holds."""
     from indexers.index import Index
-    from rag.commands import index as build
 
-    report = ReadReport()
-    with resumable():
-        directory = build(corpus, out, report=report, **options)
     for note in report.notes:
         say(note)
     if report.total:
         say(report.counts())
-    with Index.open(directory) as opened:
+    with Index.open(index) as opened:
         say(opened.describe())
-    say(f'\nask it: rag ask "…" --index {directory}')
+    say(f'\nask it: rag ask "…" --index {index}')
 
 
 def _update(

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from rag.cli.look import describe_models
+from rag.runtime import hardware
 from readers.extractive import model
 from tests.commands import exit_code
 
@@ -14,7 +15,8 @@ from tests.commands import exit_code
 def test_precision_of_the_reader(
     is_fast: bool, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model, "precisions", lambda: {"int8": is_fast})
+    for module in (hardware, model):
+        monkeypatch.setattr(module, "precisions", lambda *_: {"int8": is_fast})
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     described = describe_models()
     assert (described["reader's precision"], described["device"]) == (precision, "cpu")
