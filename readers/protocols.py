@@ -171,11 +171,8 @@ class Verifier(ABC):
     version: str = ""
 
     @abstractmethod
-    def probabilities(self, claims: Sequence[str], evidence: Sequence[Sequence[str]]) -> Float32:
-        """Judge each claim by its own texts.
-
-        Args:
-            evidence: the texts of each claim, at least one, none of them blank.
+    def probabilities(self, claims: Sequence[str], texts: Sequence[str]) -> Float32:
+        """Judge each claim by the text of the same number, B > 0; no text is blank.
 
         Returns:
             Calibrated probabilities (B, 3), in the order of `VERDICT_LABELS`.
@@ -203,7 +200,7 @@ class Verifier(ABC):
     def judge_found(self, results: Sequence[SearchResult]) -> list[Verdict]:
         """Judge each query as a claim, by the passages that were found for it.
 
-        The passages of the best path are judged as one text; without paths, each is a text.
+        See `readers.verdicts.judge_results`.
 
         Raises:
             QuestionError: a claim is blank or too long.

@@ -8,14 +8,14 @@ is the sum of refuted and not enough. The baselines are verifiers trained with `
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from rag.core.arrays import Float32
-from rag.core.types import VERDICT_LABELS, Claim
+from rag.core.types import VERDICT_LABELS, Claim, VerdictLabel
 from rag.data.claims import read_claims
+from rag.eval.claims import label_choices, likeliest, set_of
 from rag.metrics.calibration import measure_calibration
 from rag.metrics.claims import macro_f1
 from rag.metrics.significance import Interval, bootstrap
@@ -23,54 +23,55 @@ from rag.runtime.seeds import generator
 from readers.protocols import Verifier
 from readers.verifying.open import load_verifier
 
-Verdicts = list[tuple[str, float]]  # label and its probability, of each claim
+Probabilities = Sequence[Mapping[VerdictLabel, float]]
 
 
-def choose(rows: Float32, labels: Sequence[str]) -> Verdicts:
-    """The likeliest of a set's labels by probabilities (B, 3) over all labels."""
-    names = sorted(set(labels))
-    columns = []
-    for name in names:
-        if name == "not_supported":
-            columns.append(rows[:, 1:].sum(1))
-        else:
-            columns.append(rows[:, VERDICT_LABELS.index(name)])
-    table = np.stack(columns, 1)
-    shares = table / table.sum(1, keepdims=True).clip(1e-9)
-    return [(names[int(row.argmax())], float(row.max())) for row in shares]
+def judge(verifier: Verifier, claims: Sequence[Claim]) -> Probabilities:
+    """The probabilities of each claim by its evidence."""
+    verdicts = verifier.judge(
+        [claim.text for claim in claims], [claim.evidence for claim in claims]
+    )
+    return [verdict.probabilities for verdict in verdicts]
 
 
-def judge(verifier: Verifier, claims: Sequence[Claim], parts: str = "both") -> Verdicts:
-    """The verdict on each claim by its evidence, of which a baseline reads one part."""
-    texts = ["" if parts == "evidence" else claim.text for claim in claims]
-    evidence = [("",) if parts == "claim" else claim.evidence for claim in claims]
-    return choose(verifier.probabilities(texts, evidence), _labels(claims))
+def judge_part(verifier: Verifier, claims: Sequence[Claim], part: str) -> Probabilities:
+    """The probabilities by a baseline, which reads the claims or the evidence alone."""
+    texts = [claim.text if part == "claim" else "" for claim in claims]
+    evidence = ["" if part == "claim" else " ".join(claim.evidence) for claim in claims]
+    rows = verifier.probabilities(texts, evidence)
+    return [dict(zip(VERDICT_LABELS, row, strict=True)) for row in rows.tolist()]
 
 
-def share_of_exchanged(verifier: Verifier, claims: Sequence[Claim]) -> list[float]:
-    """1 for each claim that is supported by another claim's evidence, else 0."""
-    order = generator(5).permutation(len(claims))
-    others = [claims[int(place)].evidence for place in np.roll(order, 1)]
-    own = [claims[int(place)] for place in order]
-    rows = verifier.probabilities([claim.text for claim in own], others)
-    supported = rows.argmax(1) == 0
-    different = [one.evidence != other for one, other in zip(own, others, strict=True)]
-    return supported[different].astype(float).tolist()
+def share_of_exchanged(verifier: Verifier, claims: Sequence[Claim]) -> Interval:
+    """The share of claims that another claim's evidence supports."""
+    order = generator(5).permutation(len(claims)).tolist()
+    others = [claims[number].evidence for number in np.roll(order, 1)]
+    verdicts = verifier.judge([claims[number].text for number in order], others)
+    supported = []
+    for number, other, verdict in zip(order, others, verdicts, strict=True):
+        if claims[number].evidence != other:
+            supported.append(float(verdict.label == "supported"))
+    return bootstrap(supported)
 
 
-def _labels(claims: Sequence[Claim]) -> list[str]:
-    return [str(claim.label) for claim in claims]
-
-
-def _row(name: str, claims: Sequence[Claim], verdicts: Verdicts, more: Sequence[str]) -> list[str]:
-    labels = _labels(claims)
-    predicted = [label for label, _ in verdicts]
+def figures(claims: Sequence[Claim], probabilities: Probabilities) -> list[str]:
+    """Cells of the table: number of claims, accuracy, macro-F1, and calibration error."""
+    choices = label_choices(claims)
+    labels = [str(claim.label) for claim in claims]
+    predicted = []
+    confidences = []
+    for claim, shares in zip(claims, probabilities, strict=True):
+        label, confidence = likeliest(shares, choices[set_of(claim)])
+        predicted.append(label)
+        confidences.append(confidence)
     right = [float(one == other) for one, other in zip(labels, predicted, strict=True)]
-    accuracy = bootstrap(right)
-    calibration = measure_calibration([share for _, share in verdicts], right)
-    ece = calibration["ece"] if calibration else float("nan")
-    f1 = macro_f1(labels, predicted)
-    return [name, str(len(claims)), _percent(accuracy), _percent(f1), f"{ece:.3f}", *more]
+    calibration = measure_calibration(confidences, right) or {}
+    return [
+        str(len(claims)),
+        _percent(bootstrap(right)),
+        _percent(macro_f1(labels, predicted)),
+        format(calibration["ece"], ".3f"),
+    ]
 
 
 def _percent(figure: Interval) -> str:
@@ -87,28 +88,29 @@ def main(
 ) -> None:
     """Print the table."""
     judged = load_verifier(verifier, precision=precision)
-    baselines = {"claim": claim_only, "evidence": evidence_only}
-    opened = {part: load_verifier(folder) for part, folder in baselines.items() if folder}
+    folders = {"claim": claim_only, "evidence": evidence_only}
+    baselines = {part: load_verifier(folder) for part, folder in folders.items() if folder}
     sets: dict[str, list[Claim]] = {}
     for claim in read_claims(file):
-        sets.setdefault(str(claim.meta.get("set", file.name)), []).append(claim)
-    names = [f"{part} alone, macro-F1" for part in opened]
-    print("|", " | ".join(["set", "n", "accuracy", "macro-F1", "ECE", *names, "exchanged"]), "|")
-    print("|---" * (6 + len(names)) + "|")
-    pooled: Verdicts = []
+        sets.setdefault(set_of(claim), []).append(claim)
+    names = [f"{part} alone, macro-F1" for part in baselines]
+    _print_row("set", "n", "accuracy", "macro-F1", "ECE", *names, "exchanged")
+    _print_row(*["---"] * (6 + len(names)))
     everything: list[Claim] = []
+    pooled: list[Mapping[VerdictLabel, float]] = []
     for name, claims in sets.items():
-        more = []
-        for part, baseline in opened.items():
-            guesses = [label for label, _ in judge(baseline, claims, part)]
-            more.append(_percent(macro_f1(_labels(claims), guesses)))
-        exchanged = bootstrap(share_of_exchanged(judged, claims))
-        verdicts = judge(judged, claims)
-        print("|", " | ".join(_row(name, claims, verdicts, [*more, _percent(exchanged)])), "|")
-        pooled += verdicts
+        probabilities = judge(judged, claims)
+        cells = figures(claims, probabilities)
+        for part, baseline in baselines.items():
+            cells.append(figures(claims, judge_part(baseline, claims, part))[2])
+        _print_row(name, *cells, _percent(share_of_exchanged(judged, claims)))
         everything += claims
-    blank = ["–"] * (len(opened) + 1)
-    print("|", " | ".join(_row("all", everything, pooled, blank)), "|")
+        pooled += probabilities
+    _print_row("all", *figures(everything, pooled), *["–"] * (len(names) + 1))
+
+
+def _print_row(*cells: str) -> None:
+    print("|", " | ".join(cells), "|", flush=True)
 
 
 if __name__ == "__main__":

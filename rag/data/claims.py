@@ -10,7 +10,6 @@ from typing import Any
 from rag.core.errors import DataError, QuestionError
 from rag.core.types import Claim, ClaimLabel, GoldSentence
 from rag.data.files.rows import read_rows, refuse_bad
-from rag.data.formats import open_binary
 from rag.data.metadata import is_list
 from rag.data.records import check_questions, fault_of_question, rows_of
 from rag.data.sentences import split_sentences
@@ -119,12 +118,9 @@ def sentences_of_file(path: str | Path) -> list[str]:
     Raises:
         DataError: no such file, it is no text in UTF-8, or there is no word in it.
     """
-    with open_binary(path) as stream:
-        content = stream.read()
-    try:
-        sentences = split_sentences(content.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no text in UTF-8", hint="save it as UTF-8") from error
+    sentences = list[str]()
+    for line in read_rows(str(path), format="text"):
+        sentences += split_sentences(refuse_bad(line)["question"])
     if not sentences:
         raise DataError(f"{path}: no sentences in it")
     return sentences
@@ -165,32 +161,33 @@ def read_claims(path: str | Path) -> Iterator[Claim]:
 def _claim_of(record: Mapping[str, Any], fallback_id: str) -> Claim:
     rest = dict(record)
     identifier = rest.pop("id", rest.pop("uid", fallback_id))
-    text = rest.pop("claim", None) or rest.pop("text", None)
+    # Fool Me Twice calls a claim its text.
+    name = "text" if "gold_evidence" in rest else "claim"
+    if name not in rest:
+        raise ValueError(f"found the fields {', '.join(record)}, expected the claim in {name!r}")
+    text = rest.pop(name)
     fault = fault_of_question(text)
     if fault:
         raise ValueError(f"the claim {fault}")
     label = _label_of(rest.pop("label", None))
-    evidence: tuple[str, ...] = ()
-    if isinstance(rest.get("evidence"), Mapping):
-        label, gold_sets = _of_scifact(rest.pop("evidence"))
+    stated = rest.pop("evidence", None) or []
+    texts: Sequence[str] = ()
+    if isinstance(record.get("evidence"), Mapping):
+        label, gold_sets = _of_scifact(record["evidence"])
     elif "supporting_facts" in rest:
-        facts = rest.pop("supporting_facts")
-        gold_sets = [[_gold_sentence(title, number) for title, number in facts]]
-    elif "gold_evidence" in rest:
-        page = rest.pop("wikipedia_page")
-        evidence = tuple(sentence["text"] for sentence in rest.pop("gold_evidence"))
-        gold_sets = [[GoldSentence(page, text=sentence) for sentence in evidence]]
+        gold_sets = [[_gold_sentence(*fact) for fact in rest.pop("supporting_facts")]]
     else:
-        stated = rest.pop("evidence", None) or []
+        title = rest.get("title", "")
+        if "gold_evidence" in rest:
+            title = rest.pop("wikipedia_page")
+            stated = [sentence["text"] for sentence in rest.pop("gold_evidence")]
         if is_list(stated) and all(isinstance(sentence, str) for sentence in stated):
-            evidence = tuple(stated)
-            gold_sets = [
-                [GoldSentence(rest.get("title", ""), text=sentence) for sentence in evidence]
-            ]
+            texts = stated
+            gold_sets = [[GoldSentence(title, text=sentence) for sentence in texts]]
         else:
-            gold_sets = _of_fever(stated)
+            gold_sets = [_fever_set(group) for group in stated]
     sets = () if label == "not_enough" else tuple(map(tuple, filter(None, gold_sets)))
-    return Claim(str(identifier), text, label, evidence, sets, rest)
+    return Claim(str(identifier), text, label, tuple(texts), sets, rest)
 
 
 def _label_of(label: object) -> ClaimLabel | None:
@@ -201,22 +198,18 @@ def _label_of(label: object) -> ClaimLabel | None:
     return _LABELS[str(label).upper()]
 
 
-def _of_fever(groups: Sequence[Sequence[Sequence[Any]]]) -> list[list[GoldSentence]]:
-    """FEVER's sets of `[annotation, evidence, title, sentence]`; those of a claim without enough
-    information have no title.
+def _fever_set(group: Sequence[Sequence[Any]]) -> list[GoldSentence]:
+    """FEVER's set of `[annotation, evidence, title, sentence]`; that of a claim without enough
+    information has no title.
     """
-    sets = []
-    for group in groups:
-        if not is_list(group) or not all(is_list(row) and len(row) == 4 for row in group):
-            raise ValueError(f"evidence is neither texts nor FEVER's sets of four ({group!r:.60})")
-        named = [_gold_sentence(*row[2:]) for row in group if row[2:] != [None, None]]
-        sets.append([GoldSentence(plain_title(each.article), each.sentence) for each in named])
-    return sets
+    if not is_list(group) or not all(is_list(row) and len(row) == 4 for row in group):
+        raise ValueError(f"evidence is neither texts nor FEVER's sets of four ({group!r:.60})")
+    return [_gold_sentence(*row[2:]) for row in group if row[2:] != [None, None]]
 
 
 def _of_scifact(
     evidence: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> tuple[ClaimLabel, list[list[GoldSentence]]]:
+) -> tuple[ClaimLabel | None, list[list[GoldSentence]]]:
     sets = []
     labels = set[ClaimLabel | None]()
     for document, rationales in evidence.items():
@@ -225,7 +218,7 @@ def _of_scifact(
             sets.append([_gold_sentence(document, number) for number in rationale["sentences"]])
     if len(labels) > 1:
         raise ValueError("some evidence supports the claim, and some contradicts it")
-    return labels.pop() or "not_enough" if labels else "not_enough", sets
+    return next(iter(labels), "not_enough"), sets
 
 
 def _gold_sentence(article: object, number: object) -> GoldSentence:
@@ -234,7 +227,7 @@ def _gold_sentence(article: object, number: object) -> GoldSentence:
         raise ValueError(
             f"evidence names no article and sentence ({article!r:.60}, sentence {number!r})"
         )
-    return GoldSentence(article, int(str(number)))
+    return GoldSentence(plain_title(article), int(str(number)))
 
 
 def plain_title(title: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from rag.core.errors import DataError
 from rag.core.files import clean_directory, directory_lock, disk_errors
 from rag.core.files import fingerprint as fingerprint_of
 from rag.core.log import Progress
-from rag.core.types import VERDICT_LABELS, Claim, ClaimLabel, GoldSentence, Verdict
+from rag.core.types import VERDICT_LABELS, Claim, ClaimLabel, GoldSentence, Verdict, VerdictLabel
 from rag.data.claims import fever_title
 from rag.data.files.rows import write_json_lines
 from rag.data.questions import draw_sample
@@ -36,6 +37,7 @@ from rag.pipeline import Pipeline
 if TYPE_CHECKING:
     from rag.opening import VerifierLike
 
+_STAGES = ("total", "retrieve", "judge")
 MOST_SENTENCES = 5  # that FEVER counts of a claim's evidence
 READ = 5  # passages by which a claim is judged
 PREDICTIONS_NAME = "predictions.fever.jsonl"
@@ -44,7 +46,6 @@ _FEVER_LABELS = {
     "refuted": "REFUTES",
     "not_supported": "NOT_SUPPORTED",
 }
-_STAGES = ("total", "retrieve", "judge")
 Judge = Callable[[Sequence[Claim]], list[Verdict]]
 
 
@@ -112,7 +113,7 @@ def evaluate_claims(
     listed = list(islice(claims, settings.limit))
     if settings.sample is not None:
         listed = draw_sample(listed, settings.sample, settings.seed)
-    choices = _choices(listed)
+    choices = label_choices(listed)
     header: dict[str, Any] = {
         "format_version": runner.FORMAT_VERSION,
         "kind": "evaluation",
@@ -131,15 +132,18 @@ def evaluate_claims(
     return _notes(system, listed, place)
 
 
-def _choices(claims: Sequence[Claim]) -> dict[str, list[ClaimLabel]]:
-    """The labels of each claim set, by the field `set` of its claims."""
-    labels: dict[str, set[ClaimLabel]] = {}
+def label_choices(claims: Iterable[Claim]) -> dict[str, list[ClaimLabel]]:
+    """The labels of each claim set, by `set_of` its claims.
+
+    Raises:
+        DataError: there is no claim with a label, or a set mixes labels of two kinds.
+    """
+    labels = defaultdict[str, set[ClaimLabel]](set)
     for claim in claims:
         if claim.label is not None:
-            labels.setdefault(_set_of(claim), set()).add(claim.label)
+            labels[set_of(claim)].add(claim.label)
     if not labels:
-        hint = "give it in a field called label"
-        raise DataError("no claim has a label", hint=hint)
+        raise DataError("no claim has a label", hint="give it in a field called label")
     for name, found in labels.items():
         if "not_supported" in found and found & {"refuted", "not_enough"}:
             raise DataError(
@@ -154,7 +158,8 @@ def _choices(claims: Sequence[Claim]) -> dict[str, list[ClaimLabel]]:
     return {name: sorted(found) for name, found in labels.items()}
 
 
-def _set_of(claim: Claim) -> str:
+def set_of(claim: Claim) -> str:
+    """The claim set that a claim is of: its field `set`."""
     return str(claim.meta.get("set", ""))
 
 
@@ -178,16 +183,13 @@ def _judge_all(
             runner.write_state(place, state)
             records = []
             for claim, verdict in zip(batch, system.judge(batch), strict=True):
-                possible = choices.get(_set_of(claim), ())
-                more: dict[str, object] = {}
-                if settings.by:
-                    more["groups"] = field_values(claim, settings.by)
                 shares_ms = {
-                    stage: round(verdict.timings_ms[stage] / len(batch), 3)
-                    for stage in _STAGES
-                    if stage in verdict.timings_ms
+                    stage: round(time_ms / len(batch), 3)
+                    for stage, time_ms in verdict.timings_ms.items()
+                    if stage in _STAGES
                 }
-                more["timings_ms"] = shares_ms
+                more = {"groups": field_values(claim, settings.by), "timings_ms": shares_ms}
+                possible = choices.get(set_of(claim), VERDICT_LABELS)
                 records.append(_record(claim, verdict, possible, system.index, more))
             journal.append(records)
             bar.update(len(batch))
@@ -206,58 +208,61 @@ def _record(
     Args:
         more: further fields.
     """
-    prediction, confidence = _predicted(verdict, choices)
-    found = [] if index is None else _found_sentences(claim, verdict, index)
-    scores: dict[str, float] = {}
-    if claim.label is not None:
-        gold_sets = [[_key(sentence) for sentence in each] for each in claim.gold_sets]
-        scores = score_claim(claim.label, prediction, gold_sets, [key for key, _ in found])
-        if index is None:
-            # The evidence was given, not found.
-            scores = {"label_accuracy": scores["label_accuracy"]}
-    hits = [
-        StoredHit(id=step.passage_id, title=step.title, score=step.score, text=step.text)
-        for step in verdict.path
-    ]
     fields: dict[str, object] = {
         "id": claim.id,
         "question": claim.text,
-        "answers": [] if claim.label is None else [claim.label],
-        "prediction": prediction,
+        "answers": [claim.label] if claim.label else [],
         "probabilities": dict(verdict.probabilities),
-        "sentences": [sentence for _, sentence in found],
-        "scores": {name: None if value != value else value for name, value in scores.items()},
         "stage": None,
-        "hits": hits,
+        "hits": [
+            StoredHit(id=step.passage_id, title=step.title, score=step.score, text=step.text)
+            for step in verdict.path
+        ],
         **more,
     }
+    prediction: str = verdict.label
     if verdict.probabilities:
-        fields["confidence"] = confidence
+        prediction, fields["confidence"] = likeliest(verdict.probabilities, choices)
     else:
         fields["notice"] = verdict.notice
+    found = {} if index is None else _found_sentences(claim, verdict, index)
+    scores: dict[str, float] = {}
+    if claim.label is not None:
+        gold_sets = [[_key(sentence) for sentence in each] for each in claim.gold_sets]
+        scores = score_claim(claim.label, prediction, gold_sets, list(found))
+        if index is None:
+            # The evidence was given, not found.
+            scores = {"label_accuracy": scores["label_accuracy"]}
+    fields["prediction"] = prediction
+    fields["sentences"] = list(found.values())
+    fields["scores"] = {name: None if value != value else value for name, value in scores.items()}
     return QuestionRecord.model_validate(fields)
 
 
-def _predicted(verdict: Verdict, choices: Sequence[ClaimLabel]) -> tuple[str, float]:
-    """The likeliest of the labels that the set has, and its probability among these."""
-    if not verdict.probabilities:
-        return verdict.label, 0.0
-    shares: dict[ClaimLabel, float] = {"not_supported": 1.0 - verdict.probabilities["supported"]}
-    for label in VERDICT_LABELS:
-        shares[label] = verdict.probabilities[label]
-    among = {label: shares[label] for label in choices or VERDICT_LABELS}
+def likeliest(
+    probabilities: Mapping[VerdictLabel, float], choices: Iterable[ClaimLabel]
+) -> tuple[str, float]:
+    """The likeliest of the labels that a set has, and its probability among these.
+
+    Example:
+        >>> likeliest({"supported": 0.4, "refuted": 0.3, "not_enough": 0.3}, ["supported", "not_supported"])
+        ('not_supported', 0.6)
+    """
+    shares = {str(label): share for label, share in probabilities.items()}
+    shares["not_supported"] = probabilities["refuted"] + probabilities["not_enough"]
+    among = {label: shares[label] for label in choices}
     best = max(among, key=among.__getitem__)
     return best, among[best] / max(sum(among.values()), 1e-9)
 
 
 def _found_sentences(
     claim: Claim, verdict: Verdict, index: Index
-) -> list[tuple[Hashable, tuple[str, int]]]:
+) -> dict[Hashable, tuple[str, int]]:
     """The best sentence of each passage, the deciding one first.
 
     Returns:
-        What scoring calls each, which is what the claim set calls it if it is gold; and its title
-        and number in its passage.
+        The title and number of each in its passage, by what scoring calls it, which is what the
+        claim set calls it if it is gold.
     """
     found: dict[Hashable, tuple[str, int]] = {}
     path = sorted(verdict.path, key=lambda step: step is not verdict.evidence)
@@ -266,12 +271,11 @@ def _found_sentences(
         number = sentence_spans(step.text).index((start, end))
         names = {step.title, step.passage_id, index.document_of(step.passage_id)}
         key: Hashable = (step.passage_id, start, end)
-        for gold_set in claim.gold_sets:
-            for sentence in gold_set:
-                if _is_sentence(sentence, names, number, step.text[start:end]):
-                    key = _key(sentence)
+        for sentence in chain.from_iterable(claim.gold_sets):
+            if _is_sentence(sentence, names, number, step.text[start:end]):
+                key = _key(sentence)
         found[key] = (step.title or step.passage_id, number)
-    return list(found.items())
+    return found
 
 
 def _is_sentence(sentence: GoldSentence, names: set[str], number: int, text: str) -> bool:
@@ -290,10 +294,9 @@ def _figures(path: Path, settings: EvaluationSettings) -> dict[str, Any]:
     """All figures, ready for `metrics.json`."""
     figures = summarise(read_records(path), settings)
     labelled = [record for record in read_records(path) if record.answers]
-    confidences = [record.confidence for record in labelled]
-    correct = [record.scores["label_accuracy"] for record in labelled]
     figures["calibration"] = measure_calibration(
-        np.array(confidences, np.float64), np.array(correct, np.float64)
+        np.array([record.confidence for record in labelled], np.float64),
+        np.array([record.scores["label_accuracy"] for record in labelled], np.float64),
     )
     figures["figures"]["macro_f1"] = _macro_f1(labelled, settings)
     for name, groups in figures["groups"].items():

@@ -79,7 +79,7 @@ def _supports(
     # A bare yes or no is no claim.
     judged = [n for n, (text, passages) in enumerate(pairs) if passages and is_quotable(text)]
     if judged:
-        texts = [[" ".join(map(titled, pairs[n][1]))] for n in judged]
+        texts = [" ".join(map(titled, pairs[n][1])) for n in judged]
         supports[judged] = verifier.probabilities([pairs[n][0] for n in judged], texts)[:, 0]
     return supports.tolist()
 

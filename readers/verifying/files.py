@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_path, atomic_write_json, sha256_file
-from rag.runtime.backbone import load_backbone
+from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.model_files import (
     add_difference,
-    model_folder,
     position_limit,
     save_tokenizer,
 )
@@ -27,9 +26,9 @@ from readers.extractive.files import (
     load_described,
     load_int8,
     load_parts,
-    load_span_model,
     save_int8,
 )
+from readers.extractive.files import start_model as start_reader
 from readers.manifest import (
     READER_FILE,
     Calibration,
@@ -58,10 +57,10 @@ class VerifierParts:
     tokenizer: Any
     manifest: VerifierManifest
 
-    def model(self) -> VerdictModel:
-        """The network in evaluation mode."""
-        encoder = build_encoder(self.config, self.encoder)
-        model = VerdictModel(encoder, self.head, self.tokenizer, self.manifest.max_tokens)
+    def model(self, encoder: FastBert | None = None) -> VerdictModel:
+        """The network in evaluation mode, with another form of its encoder if there is one."""
+        network = encoder or build_encoder(self.config, self.encoder)
+        model = VerdictModel(network, self.head, self.tokenizer, self.manifest.max_tokens)
         return model.eval()
 
 
@@ -123,23 +122,12 @@ def start_model(config: VerifierTrainConfig) -> VerdictModel:
         )
     if source is not None and _is_verifier(Path(source)):
         model = load_model(source)
+        model.max_tokens = config.max_tokens
     else:
-        loaded = load_span_model(source)
-        if loaded is not None:
-            reader, tokenizer = loaded
-            encoder: Any = reader.encoder
-        else:
-            folder = model_folder(source)
-            _, tokenizer = load_described(folder)
-            encoder = load_backbone(folder, train=True)
+        reader, tokenizer = start_reader(source, longest=config.max_tokens, seed=config.seed)
+        encoder: Any = reader.encoder
         head = new_head(encoder.config.hidden_size, config.seed)
         model = VerdictModel(encoder, head, tokenizer, config.max_tokens)
-    model.max_tokens = config.max_tokens
-    positions = position_limit(model.encoder.config.to_dict())
-    if config.max_tokens > positions:
-        raise ConfigError(
-            f"max_tokens is {config.max_tokens}, the encoder reads at most {positions}"
-        )
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = config.dropout

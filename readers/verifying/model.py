@@ -12,7 +12,6 @@ from rag.core.errors import ArtifactError
 from rag.core.types import VERDICT_LABELS
 from rag.runtime.backbone import attention_for, by_length, pad, run_backbone
 from rag.runtime.fast.fast_bert import FastBert
-from rag.runtime.hardware import core_pool
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -24,7 +23,8 @@ class VerdictModel(nn.Module):
     """An encoder and one linear layer on [CLS], whose outputs are the logits of `VERDICT_LABELS`.
 
     Args:
-        encoder: computes (R, L, D) hidden states; may be in bf16.
+        encoder: computes (R, L, D) hidden states, a network of transformers, maybe in bf16, or a
+            `FastBert`.
         head: D → 3, in fp32.
         tokenizer: a fast tokenizer of transformers.
         max_tokens: tokens after which a row is cut, the evidence before the claim.
@@ -37,8 +37,17 @@ class VerdictModel(nn.Module):
         self.tokenizer = tokenizer
         self.max_tokens = max_tokens
 
-    def logits(self, claims: Sequence[str], evidence: Sequence[str]) -> tuple[Tensor, int]:
-        """Logits (R, 3) float32 of row i, claim i beside text i, R > 0; and the tokens read."""
+    def logits(
+        self,
+        claims: Sequence[str],
+        evidence: Sequence[str],
+        over: Callable[..., Iterable[Tensor]] = map,
+    ) -> tuple[Tensor, int]:
+        """Logits (R, 3) float32 of row i, claim i beside text i, R > 0; and the tokens read.
+
+        Args:
+            over: applies a function to batches, such as the `map` of a pool of threads.
+        """
         encoded = self.tokenizer(
             list(claims),
             list(evidence),
@@ -51,68 +60,24 @@ class VerdictModel(nn.Module):
         def run(rows: list[int]) -> Tensor:
             ids, mask = pad([encoded["input_ids"][row] for row in rows], 0)
             types, _ = pad([encoded["token_type_ids"][row] for row in rows], 0)
-            device = self.head.weight.device
-            first = self.first_states(ids.to(device), mask.to(device), types.to(device))
-            logits: Tensor = self.head(first)
+            if isinstance(self.encoder, FastBert):
+                hidden = self.encoder.padded(ids, mask, types)
+            else:
+                device = self.head.weight.device
+                hidden = run_backbone(
+                    self.encoder, ids.to(device), mask.to(device), types.to(device)
+                )[0]
+            logits: Tensor = self.head(hidden[:, 0].float())
             return logits
 
         lengths = list(map(len, encoded["input_ids"]))
-        parts, order = by_length(run, lengths, _BATCH_LIMITS, over=self.over_batches)
+        parts, order = by_length(run, lengths, _BATCH_LIMITS, over=over)
         return torch.cat(parts)[order], sum(lengths)
-
-    def first_states(self, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
-        """Hidden states (R, D) float32 of [CLS]."""
-        hidden: Tensor = run_backbone(self.encoder, ids, mask, types)[0]
-        return hidden[:, 0].float()
-
-    def over_batches(
-        self, run: Callable[[list[int]], Tensor], batches: Iterable[list[int]]
-    ) -> Iterable[Tensor]:
-        """Compute all batches."""
-        return map(run, batches)
 
     def to_compute(self, dtype: torch.dtype) -> VerdictModel:
         """Move the encoder to `dtype`; the head stays fp32. Returns self."""
         self.encoder.to(dtype)
         return self
-
-
-class FastVerdictModel(VerdictModel):
-    """A `VerdictModel` in evaluation mode, computed with `rag.runtime.fast.fast_bert`.
-
-    Args:
-        state: weights of the encoder, by its names.
-        precision: "auto", "fp32" or "bf16".
-    """
-
-    def __init__(
-        self,
-        state: Mapping[str, Tensor],
-        config: PreTrainedConfig,
-        head: nn.Linear,
-        tokenizer: Any,
-        max_tokens: int,
-        *,
-        precision: str,
-    ) -> None:
-        super().__init__(None, head, tokenizer, max_tokens)
-        self._fast = FastBert(state, config, precision=precision)
-        self._pool = core_pool()
-
-    def first_states(self, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
-        """See `VerdictModel.first_states`."""
-        return self._fast.padded(ids, mask, types)[:, 0]
-
-    def over_batches(
-        self, run: Callable[[list[int]], Tensor], batches: Iterable[list[int]]
-    ) -> Iterable[Tensor]:
-        """Compute a batch per core."""
-
-        @torch.inference_mode()
-        def run_inference(rows: list[int]) -> Tensor:
-            return run(rows)
-
-        return self._pool.map(run_inference, batches)
 
 
 def new_head(width: int, seed: int) -> nn.Linear:

@@ -20,10 +20,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rag.core.arrays import Int64
 from rag.core.errors import DataError
 from rag.core.types import VERDICT_LABELS
 from rag.data.claims import read_claims
 from rag.data.selection import hold_out
+from rag.runtime.backbone import plan_batches
 from rag.runtime.hardware import resolve_precision
 from rag.runtime.seeds import generator
 from rag.training.card import Card
@@ -34,12 +36,12 @@ from rag.training.run import train
 from readers.manifest import Calibration
 from readers.verifying.files import load_model, save_verifier, start_model
 from readers.verifying.model import VerdictModel
-from readers.verifying.settings import VerifierTrainConfig
+from readers.verifying.settings import Parts, VerifierTrainConfig
 
 # "not_supported" joins the last two.
 LABELS = {label: number for number, label in enumerate((*VERDICT_LABELS, "not_supported"))}
 _CHARS_PER_TOKEN = 4.5
-_POOL_BATCHES = 50  # batches over which rows are sorted by length
+_POOL_PAIRS = 1024  # among which those of a batch are of similar length
 
 
 class Pair(NamedTuple):
@@ -53,24 +55,25 @@ class Pair(NamedTuple):
 class PairBatches:
     """The batches of a run: `self[step]` depends on pairs, settings and step alone.
 
-    The shuffled pairs are cut into pools; each pool is sorted by length and cut into batches of
-    about `tokens_per_batch` tokens, and these are shuffled.
+    The shuffled pairs are cut into pools; each pool is cut into batches of similar length, of about
+    `tokens_per_batch` tokens, and these are shuffled.
     """
 
     def __init__(self, pairs: Sequence[Pair], config: VerifierTrainConfig) -> None:
         self._pairs = pairs
-        self._plan: list[list[int]] = []
+        self._plan: list[Int64] = []
         draw = generator(config.seed, 31)
         chars = np.array([len(pair.claim) + len(pair.evidence) for pair in pairs])
-        lengths = np.minimum(chars / _CHARS_PER_TOKEN, config.max_tokens)
+        lengths = np.minimum(chars / _CHARS_PER_TOKEN, config.max_tokens).astype(int)
         count = round(config.epochs * len(pairs))
         passes = [draw.permutation(len(pairs)) for _ in range(-(-count // len(pairs)))]
         order = np.concatenate(passes)[:count]
-        pool = max(1, int(_POOL_BATCHES * config.tokens_per_batch / lengths.mean()))
-        for first in range(0, count, pool):
-            inside = order[first : first + pool]
-            batches = _cut(inside[np.argsort(lengths[inside])], lengths, config.tokens_per_batch)
-            self._plan += [batches[place] for place in draw.permutation(len(batches))]
+        for first in range(0, count, _POOL_PAIRS):
+            pool = order[first : first + _POOL_PAIRS]
+            batches = plan_batches(
+                lengths[pool].tolist(), max_rows=len(pool), max_tokens=config.tokens_per_batch
+            )
+            self._plan += [pool[batches[number]] for number in draw.permutation(len(batches))]
         self._plan = self._plan[: config.max_batches]
 
     def __len__(self) -> int:
@@ -78,15 +81,6 @@ class PairBatches:
 
     def __getitem__(self, step: int) -> list[Pair]:
         return [self._pairs[number] for number in self._plan[step]]
-
-
-def _cut(order: np.ndarray, lengths: np.ndarray, most: int) -> list[list[int]]:
-    batches: list[list[int]] = [[]]
-    for number in order.tolist():
-        if batches[-1] and (len(batches[-1]) + 1) * lengths[number] > most:
-            batches.append([])
-        batches[-1].append(number)
-    return batches
 
 
 def train_verifier(config: VerifierTrainConfig) -> Path:
@@ -142,19 +136,20 @@ def _read_pairs(config: VerifierTrainConfig) -> tuple[list[Pair], list[Pair]]:
     draw = generator(config.seed, 30)
     pairs = [pairs[place] for place in draw.permutation(len(pairs))]
     learnt, held_out = hold_out(pairs, config.held_out, config.seed, lambda pair: pair.evidence)
-    if config.exchanged:
-        learnt += _exchanged(learnt, config.exchanged, draw)
-        held_out += _exchanged(held_out, config.exchanged, draw)
+    learnt += _exchanged(learnt, config.exchanged, draw)
+    held_out += _exchanged(held_out, config.exchanged, draw)
     held_out = [held_out[place] for place in draw.permutation(len(held_out))]
-    if config.parts == "claim":
-        return [pair._replace(evidence="") for pair in learnt], [
-            pair._replace(evidence="") for pair in held_out
-        ]
-    if config.parts == "evidence":
-        return [pair._replace(claim="") for pair in learnt], [
-            pair._replace(claim="") for pair in held_out
-        ]
-    return learnt, held_out
+    return (
+        [_part(pair, config.parts) for pair in learnt],
+        [_part(pair, config.parts) for pair in held_out],
+    )
+
+
+def _part(pair: Pair, parts: Parts) -> Pair:
+    """What a network reads of a pair."""
+    if parts == "both":
+        return pair
+    return pair._replace(evidence="") if parts == "claim" else pair._replace(claim="")
 
 
 def _exchanged(pairs: Sequence[Pair], share: float, draw: np.random.Generator) -> list[Pair]:

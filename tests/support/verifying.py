@@ -13,25 +13,23 @@ _NEGATIONS = {"no", "not", "never"}
 
 
 class WordVerifier(Verifier):
-    """Decides by the text that has most words of the claim: half of them are needed; a negation in
-    one of the two alone refutes.
-    """
+    """Needs half of the claim's words in the text; a negation in one of the two alone refutes."""
 
     name = "words"
 
-    def probabilities(self, claims: Sequence[str], evidence: Sequence[Sequence[str]]) -> Float32:
-        rows = [self._row(claim, texts) for claim, texts in zip(claims, evidence, strict=True)]
+    def probabilities(self, claims: Sequence[str], texts: Sequence[str]) -> Float32:
+        rows = [self._row(claim, text) for claim, text in zip(claims, texts, strict=True)]
         return np.array(rows, dtype=np.float32).reshape(-1, 3)
 
-    def _row(self, claim: str, texts: Sequence[str]) -> tuple[float, float, float]:
+    def _row(self, claim: str, text: str) -> tuple[float, float, float]:
         wanted = _words(claim)
-        best = max(texts, key=lambda text: len(_words(text) & wanted))
-        share = len(_words(best) & wanted) / max(1, len(wanted))
+        found = _words(text)
+        share = len(found & wanted) / max(1, len(wanted))
         if share < 0.5:
             return (share * 0.5, share * 0.25, 1 - share * 0.75)
         decided = 0.4 + share / 2
         rest = 1 - decided
-        if bool(_words(best) & _NEGATIONS) == bool(wanted & _NEGATIONS):
+        if bool(found & _NEGATIONS) == bool(wanted & _NEGATIONS):
             return (decided, rest * 0.25, rest * 0.75)
         return (rest * 0.25, decided, rest * 0.75)
 

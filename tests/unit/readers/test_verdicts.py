@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from rag.core.arrays import Float32
 from rag.core.errors import ArtifactError, ConfigError, QuestionError
-from rag.core.types import Hit, Location, Passage, SearchResult
+from rag.core.types import VERDICT_LABELS, Hit, Location, Passage, SearchResult
 from rag.data.claims import MAX_CLAIM_WORDS
+from readers.verdicts import over_texts
 from readers.verifying.open import load_verifier
 from tests.support.verifying import WordVerifier
 
@@ -35,6 +37,29 @@ def test_the_deciding_sentence_is_marked(texts: Sequence[str], label: str, sente
     assert verdict.evidence in verdict.path
 
 
+@pytest.mark.parametrize(
+    ("related", "expected"),
+    [
+        ([(0.05, 0.15, 0.8)] * 20, "supported"),
+        ([(0.2, 0.5, 0.3)], "supported"),
+        ([(0.02, 0.95, 0.03)], "refuted"),
+    ],
+)
+def test_what_is_nearest_decides(related: list[tuple[float, ...]], expected: str) -> None:
+    alone = np.array([(0.8, 0.1, 0.1), *related], np.float32)
+    row = over_texts(alone)
+    assert VERDICT_LABELS[int(row.argmax())] == expected
+    assert row.sum() == pytest.approx(1)
+    np.testing.assert_allclose(over_texts(alone[::-1]), row, rtol=1e-5)
+    np.testing.assert_allclose(over_texts(alone[:1]), alone[0], rtol=1e-5)
+
+
+def test_many_sentences_that_are_hardly_related_are_not_enough() -> None:
+    alone = np.tile(np.array([(0.1, 0.5, 0.4)], np.float32), (40, 1))
+    assert over_texts(alone[:1]).argmax() == 1
+    assert over_texts(alone).argmax() == 2
+
+
 def test_claims_keep_their_order_and_their_texts() -> None:
     verdicts = WordVerifier().judge([CLAIM, "x y", CLAIM], [[" "], ["x y."], [TEXT]])
     assert [verdict.label for verdict in verdicts] == ["not_enough", "supported", "supported"]
@@ -46,21 +71,19 @@ def test_claims_keep_their_order_and_their_texts() -> None:
 
 
 def test_a_path_is_judged_as_one_text_and_the_page_is_that_of_the_sentence() -> None:
-    seen: list[list[list[str]]] = []
+    seen: list[str] = []
 
     class Seeing(WordVerifier):
-        def probabilities(
-            self, claims: Sequence[str], evidence: Sequence[Sequence[str]]
-        ) -> np.ndarray:
-            seen.append([list(texts) for texts in evidence])
-            return super().probabilities(claims, evidence)
+        def probabilities(self, claims: Sequence[str], texts: Sequence[str]) -> Float32:
+            seen.extend(texts)
+            return super().probabilities(claims, texts)
 
     first = Passage("a", "Ulm", "It is a town.")
     pages = ((0, "1"), (TEXT.index("Ulm"), "2"))
     second = Passage("b", "Danube", TEXT, Location("b.pdf", "1", ("Rivers",), pages))
     path = [(Hit(0, "a", 2.0), first), (Hit(1, "b", 1.0), second)]
     (verdict,) = Seeing().judge_found([SearchResult(CLAIM, path[:1], [path])])
-    assert seen[0] == [[f"Ulm: It is a town. Danube: {TEXT}"]]
+    assert seen[-1] == f"Ulm: It is a town. Danube: {TEXT}"
     assert [evidence.passage_id for evidence in verdict.path] == ["a", "b"]
     assert verdict.evidence is not None
     assert verdict.evidence.location is not None

@@ -115,7 +115,7 @@ def test_published_sets_are_read(
         ({**FEVER, "evidence": [[["Ulm", 3]]]}, "neither texts nor FEVER's sets of four"),
         ({**FEVER, "evidence": [3]}, "neither texts nor FEVER's"),
         ({**FEVER, "evidence": "Ulm"}, "neither texts nor FEVER's"),
-        ({"uid": 1, "claim": "A.", "supporting_facts": [["A"]]}, "not enough values"),
+        ({"uid": 1, "claim": "A.", "supporting_facts": [["A"]]}, "another shape"),
         ({"id": 1, "claim": "A.", "evidence": {"1": [{"sentences": [0]}]}}, "'label'"),
         (
             {
@@ -130,7 +130,8 @@ def test_published_sets_are_read(
         ),
         ({"id": 1, "text": "A.", "gold_evidence": [{"text": "B."}]}, "'wikipedia_page'"),
         ({"id": 1, "claim": " ", "evidence": []}, "the claim is empty"),
-        ({"id": 1, "question": "Who?"}, "the claim is not text"),
+        ({"id": 1, "text": "A."}, "found the fields id, text, expected the claim in 'claim'"),
+        ({"id": 1, "claim": 3}, "the claim is not text"),
         ([1], "another shape"),
         ({**FEVER, "claim": "B.", "evidence": []}, "the claim id '7' was used before, at"),
     ],
@@ -154,7 +155,7 @@ def test_files_of_other_forms(tmp_path: Path) -> None:
     for act, words in (
         (lambda: list(read_claims(empty)), "no claims in it"),
         (lambda: list(read_claims(tmp_path / "none")), "no such file"),
-        (lambda: sentences_of_file(text), "no text in UTF-8"),
+        (lambda: sentences_of_file(text), "not valid UTF-8"),
         (lambda: sentences_of_file(empty), "no sentences in it"),
     ):
         with pytest.raises(DataError, match=words):

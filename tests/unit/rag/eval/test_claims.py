@@ -103,10 +103,10 @@ def test_given_evidence_is_judged_within_the_labels_of_each_set(tmp_path: Path) 
 class Stopping(WordVerifier):
     """Stops the program at a claim."""
 
-    def probabilities(self, claims: Sequence[str], evidence: Sequence[Sequence[str]]) -> Float32:
+    def probabilities(self, claims: Sequence[str], texts: Sequence[str]) -> Float32:
         if any("Basel" in claim for claim in claims):
             raise KeyboardInterrupt
-        return super().probabilities(claims, evidence)
+        return super().probabilities(claims, texts)
 
 
 def test_a_stopped_evaluation_continues(pipeline: Pipeline, tmp_path: Path) -> None:
