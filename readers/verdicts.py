@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 
 import numpy as np
 
-from rag.core.arrays import Float32
+from rag.core.arrays import Bool, Float32
 from rag.core.types import (
     VERDICT_LABELS,
     Evidence,
@@ -21,17 +22,20 @@ from rag.data.claims import check_claims
 from rag.data.sentences import sentence_spans
 
 Judge = Callable[[Sequence[str], Sequence[str]], Float32]
+_CODE = re.compile(r"\b[A-Za-z]+-?\d{3,}\b")
+_NOTHING = np.array([0, 0, 1], np.float32)
 MAX_JUDGED_CHARS = 20_000  # of a passage: few hundred sentences
-# Both were chosen on claims made of SQuAD's training questions over the passages found for them.
+# Both were chosen on claims made of SQuAD's training questions, over the passages found for them.
 _SHARPNESS = 2.5
-_DOUBT = 0.4
+_DOUBT = 0.3
 
 
 def judge_results(results: Sequence[SearchResult], judge: Judge) -> list[Verdict]:
     """Judge the query of each result by the passages of its best path, or by all its passages.
 
     Every sentence is judged alone and every passage as a whole, a path as one text, since its
-    passages say together what none of them says alone; see `over_texts` for the verdict.
+    passages say together what none of them says alone; see `over_texts` for the verdict. A text
+    without a code of the claim ("E-4711") is not enough.
 
     Args:
         judge: `Verifier.probabilities`.
@@ -45,10 +49,20 @@ def judge_results(results: Sequence[SearchResult], judge: Judge) -> list[Verdict
     counts = list(map(len, texts))
     rows = np.zeros((0, len(VERDICT_LABELS)), np.float32)
     if any(counts):
-        claims = np.repeat(np.array([result.query for result in results], object), counts)
-        rows = judge(claims.tolist(), list(chain.from_iterable(texts)))
+        claims = np.repeat(np.array([result.query for result in results], object), counts).tolist()
+        texts_read = list(chain.from_iterable(texts))
+        rows = judge(claims, texts_read)
+        rows = np.where(_lacks_code(claims, texts_read), _NOTHING, rows)
     parts = np.split(rows, np.cumsum(counts)[:-1])
     return list(map(_verdict, results, readings, parts))
+
+
+def _lacks_code(claims: Sequence[str], texts: Sequence[str]) -> Bool:
+    """Whether a code of the claim does not stand in the text, (N, 1): E-4712 is not E-4711."""
+    lacking = []
+    for claim, text in zip(claims, texts, strict=True):
+        lacking.append([not set(_CODE.findall(claim)) <= set(_CODE.findall(text))])
+    return np.array(lacking)
 
 
 def _has_path(result: SearchResult) -> bool:
@@ -88,12 +102,12 @@ def over_texts(alone: Float32) -> Float32:
 
     p ∝ d ∘ Σ_i w_i p_i, with w_i = ((1 − n_i) / n_i)^2.5 and n_i the probability that text i is not
     enough: texts count by how near they are to the claim, so that one that is merely related does
-    not refute what another supports. d multiplies "not enough" by N^0.4: the more texts, the
+    not refute what another supports. d multiplies "not enough" by N^0.3: the more texts, the
     likelier one of them looks near by chance. A single text keeps its probabilities.
 
     Example:
         >>> over_texts(np.array([[0.75, 0.125, 0.125], [0.0, 0.5, 0.5]], np.float32)).round(2)
-        array([0.72, 0.12, 0.16], dtype=float32)
+        array([0.72, 0.12, 0.15], dtype=float32)
     """
     total = _nearness(alone) @ alone
     total[2] *= len(alone) ** _DOUBT

@@ -28,7 +28,12 @@ def _check_claim(text: str) -> str:
     return text
 
 
-ClaimText = Annotated[Stripped, Field(max_length=MAX_CLAIM_CHARS), AfterValidator(_check_claim)]
+ClaimText = Annotated[
+    Stripped,
+    Field(max_length=MAX_CLAIM_CHARS),
+    AfterValidator(check_text),
+    AfterValidator(_check_claim),
+]
 LongText = Annotated[Stripped, Field(max_length=_MAX_TEXT_CHARS), AfterValidator(check_text)]
 
 

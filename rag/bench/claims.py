@@ -13,7 +13,9 @@ claim and evidence. The same files and seed give the same claims.
 import argparse
 import random
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,42 +25,57 @@ from rag.core.types import Claim, Question
 from rag.data.claims import read_claims
 from rag.data.files.rows import write_json_lines
 from rag.data.questions import read_questions
-from rag.data.sentences import sentence_spans
+from rag.data.sentences import sentence_spans, split_sentences
 
 _LONGEST_ANSWER = 6  # words
 _NEGATED = 0.1  # shares of the claims
 _LACKING = 0.12
+_EXCHANGED = 0.7
 _SHORT = 0.8  # of the passages, those that are cut to the sentences around the answer
 _TITLED = 0.5  # of these passages, those that stand below their title
 _AROUND = 1  # sentences before and behind it
+_ASKED = {
+    "date": "when|year|date|century|decade",
+    "number": "how many|how much|percent",
+    "name": "who|where|whom|city|country",
+}
 _LABELS = {True: "supported", False: "refuted"}
 
 Kinds = frozenset[str]
 
 
-def make_claims(questions: Iterable[Question], seed: int) -> Iterator[dict[str, object]]:
-    """A claim of each question that becomes a statement, with `set` "made"."""
-    questions = list(questions)
+def make_claims(
+    questions: Iterable[Question], seed: int, *, facts: bool = False
+) -> Iterator[dict[str, object]]:
+    """A claim of each question that becomes a statement, with `set` "made".
+
+    Args:
+        facts: claims to search for: their evidence is as it stands, and named by title and sentence
+            in HoVer's form.
+    """
+    questions = [question for question in questions if question.gold]
     verbs = base_verbs({item.passage.text for question in questions for item in question.gold})
-    # Answers by the title of their article, their kinds, and the question word that asks for them.
-    answers: dict[tuple[str, Kinds, str], list[str]] = {}
+    answers = defaultdict[tuple[str, Kinds, str], list[str]](list)
     for question in questions:
         answer = _short_answer(question)
-        if answer and question.gold:
-            title = question.gold[0].passage.title
-            key = (title, _kinds(answer), _question_word(question.text))
-            answers.setdefault(key, []).append(answer)
+        if answer:
+            answers[_key(question, answer)].append(answer)
     for question in questions:
-        if not question.gold:
-            continue
         answer = _short_answer(question)
-        kinds = _kinds(answer) if answer else _asked_kinds(question.text)
-        key = (question.gold[0].passage.title, kinds, _question_word(question.text))
-        others = answers.get(key, [])
+        key = _key(question, answer)
         draw = random.Random(f"{seed} {question.id}")
-        made = _of_question(question, answer, kinds, others, verbs, draw)
-        if made is not None:
-            yield {"id": f"made-{question.id}", "set": "made", **made}
+        made = _of_question(
+            question, answer, key[1], answers[key], verbs, draw, exchanges=not facts
+        )
+        if made is None:
+            continue
+        if facts:
+            del made["evidence"]
+            named = []
+            for item in question.gold:
+                named += [[item.passage.title, number] for number in item.supporting]
+            made["supporting_facts"] = named
+        yield {"id": f"made-{question.id}", "set": "made", **made}
 
 
 def _short_answer(question: Question) -> str:
@@ -67,38 +84,44 @@ def _short_answer(question: Question) -> str:
     return answer if len(answer.split()) <= _LONGEST_ANSWER else ""
 
 
+def _key(question: Question, answer: str) -> tuple[str, Kinds, str]:
+    """What questions with answers of one type share: article, kinds, and the word that asks."""
+    kinds = _kinds(answer) if answer else _asked_kinds(question.text)
+    return question.gold[0].passage.title, kinds, _question_word(question.text)
+
+
 def _of_question(
     question: Question,
     answer: str,
     kinds: Kinds,
-    others: Sequence[str],
+    alike: Sequence[str],
     verbs: frozenset[str],
     draw: random.Random,
+    *,
+    exchanges: bool,
 ) -> dict[str, Any] | None:
     if (question.answers and not answer) or not statement(question.text, "it", verbs):
         return None
-    texts = [item.passage.text for item in question.gold]
-    needs_all = len(texts) > 1
     if answer in ("yes", "no"):
         claim = statement(question.text, answer, verbs)
         return _record(claim, _LABELS[answer == "yes"], _shown(question, "", draw), draw)
-    other = _other_answer(question.text, answer, kinds, texts, others, draw)
+    other = _other_answer(question, answer, kinds, alike, draw)
     if not other:
         return None
-    if not answer:
-        claim = statement(question.text, other, verbs)
-        return _record(claim, "not_enough", _shown(question, "", draw), draw)
-    said = draw.choice((answer, other))
+    said = draw.choice((answer, other)) if answer else other
     claim = statement(question.text, said, verbs)
     evidence = _shown(question, answer, draw)
-    if draw.random() < _LACKING:
-        return _record(claim, "not_enough", _without(evidence, answer, needs_all, draw), draw)
+    if not answer:
+        return _record(claim, "not_enough", evidence, draw)
     shown = answer
-    # A phrase in the place of another would make no sense, and a text must not contradict itself.
-    is_whole = any(answer in text for text in evidence) and other not in " ".join(evidence)
-    if kinds and is_whole and draw.random() < 0.7:
-        shown = other
-        evidence = [_exchanged(text, answer, other) for text in evidence]
+    if exchanges:
+        if draw.random() < _LACKING:
+            return _record(claim, "not_enough", _without(evidence, answer, draw), draw)
+        # A phrase in the place of another would make no sense, and a text must not contradict itself.
+        is_whole = any(answer in text for text in evidence) and other not in " ".join(evidence)
+        if kinds and is_whole and draw.random() < _EXCHANGED:
+            shown = other
+            evidence = [_exchanged(text, answer, other) for text in evidence]
     return _record(claim, _LABELS[said == shown], evidence, draw)
 
 
@@ -120,17 +143,10 @@ def vary_claims(claims: Iterable[Claim], seed: int) -> Iterator[dict[str, object
     is exchanged: on one side alone, or on both.
     """
     claims = [claim for claim in claims if claim.label == "supported" and claim.evidence]
-    pool: dict[str, list[str]] = {}
-    shared: list[list[tuple[str, str]]] = []
-    for claim in claims:
-        evidence = " ".join(claim.evidence)
-        found = []
-        for kind, (start, end) in answers_in(claim.text):
-            text = claim.text[start:end]
-            if text in evidence and start > 0:
-                found.append((kind, text))
-                pool.setdefault(kind, []).append(text)
-        shared.append(found)
+    shared = [_shared(claim) for claim in claims]
+    pool = defaultdict[str, list[str]](list)
+    for kind, text in chain.from_iterable(shared):
+        pool[kind].append(text)
     for claim, found in zip(claims, shared, strict=True):
         draw = random.Random(f"{seed} {claim.id}")
         if not found:
@@ -139,21 +155,32 @@ def vary_claims(claims: Iterable[Claim], seed: int) -> Iterator[dict[str, object
         other = draw.choice(pool[kind])
         if _overlaps(text, other) or other in " ".join(claim.evidence):
             continue
-        changed = _exchanged(claim.text, text, other)
-        exchanged = [_exchanged(part, text, other) for part in claim.evidence]
-        said = draw.choice((claim.text, changed))
-        shown = draw.choice((list(claim.evidence), exchanged))
-        agrees = (said == changed) == (shown == exchanged)
-        # With another name the evidence may be about something else.
-        differs = "not_supported" if kind == "name" else "refuted"
-        label = "supported" if agrees else differs
+        is_said = draw.choice((False, True))
+        is_shown = draw.choice((False, True))
+        label = "supported"
+        if is_said != is_shown:
+            # With another name the evidence may be about something else.
+            label = "not_supported" if kind == "name" else "refuted"
         yield {
             "id": f"varied-{claim.id}",
             "set": "varied",
-            "claim": said,
+            "claim": _exchanged(claim.text, text, other) if is_said else claim.text,
             "label": label,
-            "evidence": shown,
+            "evidence": [
+                _exchanged(part, text, other) if is_shown else part for part in claim.evidence
+            ],
         }
+
+
+def _shared(claim: Claim) -> list[tuple[str, str]]:
+    """Names, numbers and dates of a claim that stand in its evidence, with their kinds."""
+    evidence = " ".join(claim.evidence)
+    found = []
+    for kind, (start, end) in answers_in(claim.text):
+        text = claim.text[start:end]
+        if text in evidence and start > 0:
+            found.append((kind, text))
+    return found
 
 
 def _kinds(text: str) -> Kinds:
@@ -168,28 +195,23 @@ def _overlaps(one: str, other: str) -> bool:
 
 
 def _other_answer(
-    question: str,
-    answer: str,
-    kinds: Kinds,
-    texts: Sequence[str],
-    others: Sequence[str],
-    draw: random.Random,
+    question: Question, answer: str, kinds: Kinds, alike: Sequence[str], draw: random.Random
 ) -> str:
     """Another answer of the article to such a question, or a name, number or date of the passages;
     "" if there is none.
     """
-    n_words = len(answer.split())
-    alike = [other for other in others if kinds or abs(len(other.split()) - n_words) < 2]
+    if not kinds:
+        n_words = len(answer.split())
+        alike = [other for other in alike if abs(len(other.split()) - n_words) < 2]
     near = []
-    for text in texts:
-        for start, end in sentence_spans(text):
-            sentence = text[start:end]
+    for item in question.gold:
+        for start, end in sentence_spans(item.passage.text):
+            sentence = item.passage.text[start:end]
             for kind, (first, last) in answers_in(sentence):
                 if kind in kinds:
                     near.append(sentence[first:last])
-    found = [alike, near] if draw.random() < 0.5 else [near, alike]
-    asked = question.lower()
-    for candidates in found:
+    asked = question.text.lower()
+    for candidates in draw.sample([alike, near], 2):
         fitting = {
             other
             for other in candidates
@@ -208,51 +230,44 @@ def _question_word(question: str) -> str:
 
 def _asked_kinds(question: str) -> Kinds:
     """The kind that a question without an answer asks for; empty if it is not clear."""
-    lowered = question.lower()
-    if re.search(r"\b(?:when|year|date|century|decade)\b", lowered):
-        return frozenset(["date"])
-    if re.search(r"\bhow (?:many|much)|percent", lowered):
-        return frozenset(["number"])
-    return frozenset(["name"] if re.search(r"\b(?:who|where|whom|city|country)\b", lowered) else [])
+    for kind, words in _ASKED.items():
+        if re.search(rf"\b(?:{words})\b", question.lower()):
+            return frozenset([kind])
+    return frozenset()
 
 
 def _shown(question: Question, answer: str, draw: random.Random) -> list[str]:
     """The gold passages, some of them cut to the sentences that matter."""
-    needs_all = len(question.gold) > 1
     shown = []
     for item in question.gold:
         text = item.passage.text
-        spans = sentence_spans(text)
-        if item.sentences and item.supporting:
-            wanted = [item.sentences[n].strip() for n in item.supporting if n < len(item.sentences)]
-        else:
-            wanted = []
-            places = [n for n, (start, end) in enumerate(spans) if answer in text[start:end]]
-            start = question.answer_starts[0] if question.answer_starts else -1
-            marked = [n for n, span in enumerate(spans) if span[0] <= start < span[1]]
-            place = (marked or places or [draw.randrange(len(spans))])[0]
-            before = place - draw.randint(0, _AROUND)
-            behind = place + draw.randint(0, _AROUND)
-            for first, last in spans[max(0, before) : behind + 1]:
-                wanted.append(text[first:last])
-        if wanted and draw.random() < _SHORT:
-            text = " ".join(wanted)
-        is_titled = needs_all or draw.random() < _TITLED
+        if draw.random() < _SHORT:
+            numbers = range(len(item.sentences))
+            wanted = [item.sentences[n].strip() for n in item.supporting if n in numbers]
+            text = " ".join(wanted) or _around_answer(question, text, answer, draw)
+        is_titled = len(question.gold) > 1 or draw.random() < _TITLED
         shown.append(f"{item.passage.title}: {text}" if is_titled else text)
     return shown
 
 
-def _without(
-    evidence: Sequence[str], answer: str, needs_all: bool, draw: random.Random
-) -> list[str]:
+def _around_answer(question: Question, text: str, answer: str, draw: random.Random) -> str:
+    """The sentence with the answer, or any where there is none, and perhaps its neighbours."""
+    spans = sentence_spans(text)
+    start = question.answer_starts[0] if question.answer_starts else text.find(answer)
+    place = draw.randrange(len(spans))
+    if answer and start >= 0:
+        place = max(number for number, span in enumerate(spans) if span[0] <= start)
+    first = max(0, place - draw.randint(0, _AROUND))
+    last = min(len(spans) - 1, place + draw.randint(0, _AROUND))
+    return text[spans[first][0] : spans[last][1]]
+
+
+def _without(evidence: Sequence[str], answer: str, draw: random.Random) -> list[str]:
     """Evidence that does not suffice: one of two passages, or the sentences without the answer."""
-    if needs_all:
+    if len(evidence) > 1:
         return [text for text in evidence if answer not in text][:1]
-    kept = []
-    for start, end in sentence_spans(evidence[0]):
-        sentence = evidence[0][start:end]
-        if not _overlaps(sentence, answer):
-            kept.append(sentence)
+    sentences = split_sentences(evidence[0])
+    kept = [sentence for sentence in sentences if not _overlaps(sentence, answer)]
     draw.shuffle(kept)
     return [" ".join(kept)] if kept else []
 
@@ -261,11 +276,13 @@ def _exchanged(text: str, before: str, after: str) -> str:
     return re.sub(rf"(?<!\w){re.escape(before)}(?!\w)", after.replace("\\", ""), text)
 
 
-def main(files: Sequence[Path], out: Path, *, claims: Sequence[Path], most: int, seed: int) -> None:
+def main(
+    files: Sequence[Path], out: Path, *, claims: Sequence[Path], most: int, facts: bool, seed: int
+) -> None:
     """Write the claims of all files, at most `most` of each."""
     made: list[dict[str, Any]] = []
     for file in files:
-        of_file = list(make_claims(read_questions(file), seed))
+        of_file = list(make_claims(read_questions(file), seed, facts=facts))
         made += random.Random(seed).sample(of_file, min(most, len(of_file)))
     for file in claims:
         made += vary_claims(read_claims(file), seed)
@@ -280,5 +297,8 @@ if __name__ == "__main__":
     parser.add_argument("--claims", type=Path, action="append", default=[])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--most", type=int, default=100_000)
+    parser.add_argument(
+        "--facts", action="store_true", help="claims to search for, of HoVer's form"
+    )
     parser.add_argument("--seed", type=int, default=7)
     main(**vars(parser.parse_args()))

@@ -1,7 +1,7 @@
 """Questions turned into statements that hold the answer, by rules for the shapes of English questions."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from rag.data.sentences import word_set
 
@@ -124,18 +124,13 @@ def _of_question(match: re.Match[str], answer: str, verbs: frozenset[str]) -> st
     is_present = not re.fullmatch(rf"{_BE}|{_HELP}|has|have|had|{_PAST}", verb)
     if is_present and verb[:-1] not in verbs and verb[:-2] not in verbs:
         return ""
-    word, *nouns = match["wh"].split()
-    noun = nouns[-1].lower() if nouns else ""
-    asks_place = bool(match["before"]) or word.lower() in ("when", "where") or noun in _TIMES
-    if asks_place:
-        adverb = _placed(match["before"] or "", answer)
-        rule: Callable[..., str] = _adverbial
-    else:
-        adverb = answer
-        if word.lower() == "how" and not answer.endswith(noun):
-            adverb = " ".join([answer, *nouns[1:]])
-        rule = _noun_phrase
-    return rule(match, adverb, verbs)
+    word, *nouns = match["wh"].lower().split()
+    noun = nouns[-1] if nouns else ""
+    if match["before"] or word in ("when", "where") or noun in _TIMES:
+        return _adverbial(match, _placed(match["before"] or "", answer), verbs)
+    if word == "how" and not answer.endswith(noun):
+        answer = " ".join([answer, *nouns[1:]])
+    return _noun_phrase(match, answer, verbs)
 
 
 def _adverbial(match: re.Match[str], adverb: str, verbs: frozenset[str]) -> str:

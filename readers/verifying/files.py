@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.core.files import atomic_path, atomic_write_json, sha256_file
+from rag.core.files import atomic_path, atomic_write_json
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.model_files import (
     add_difference,
@@ -21,7 +21,6 @@ from rag.runtime.model_files import (
 )
 from rag.training.precision import part
 from readers.extractive.files import (
-    SHIPPED_READER,
     ReaderParts,
     load_described,
     load_int8,
@@ -31,7 +30,6 @@ from readers.extractive.files import (
 from readers.extractive.files import start_model as start_reader
 from readers.manifest import (
     READER_FILE,
-    Calibration,
     check_files,
     load_manifest,
     read_reader_file,
@@ -82,8 +80,7 @@ def load_verifier_parts(folder: str | Path | None) -> VerifierParts:
         reader = _base(manifest, folder)
         tokenizer = reader.tokenizer
         config = reader.weights.config
-        base = {f"encoder.{name}": tensor for name, tensor in reader.weights.encoder.items()}
-        state = add_difference(base, state)
+        state = add_difference(reader.weights.state, state)
     head = new_head(config.hidden_size, 0)
     head.load_state_dict(part(state, "head"))
     return VerifierParts(config, part(state, "encoder"), head.eval(), tokenizer, manifest)
@@ -91,8 +88,7 @@ def load_verifier_parts(folder: str | Path | None) -> VerifierParts:
 
 def _base(manifest: VerifierManifest, folder: Path) -> ReaderParts:
     reader = load_parts(None)
-    weights = reader.manifest.weights_file
-    actual = reader.manifest.checksums[weights]
+    actual = reader.manifest.checksums[reader.manifest.weights_file]
     if actual != manifest.base_sha256:
         raise MismatchedArtifactError(
             f"{folder} adds to a reader whose weights have sha256 {manifest.base_sha256}, the reader "
@@ -146,9 +142,8 @@ def save_verifier(
     *,
     name: str,
     rank: int = 0,
-    calibration: Calibration = Calibration(),  # noqa: B008
 ) -> None:
-    """Write a verifier; what the folder held before is replaced.
+    """Write a verifier without calibration; what the folder held before is replaced.
 
     Args:
         weights: fp32 by the model's names.
@@ -162,11 +157,9 @@ def save_verifier(
         if rank:
             reader = load_parts(None)
             stated["base"] = "shipped"
-            stated["base_sha256"] = sha256_file(SHIPPED_READER / reader.manifest.weights_file)
-            base = {f"encoder.{key}": tensor for key, tensor in reader.weights.encoder.items()}
-            save_int8(
-                difference(base, state, rank), temporary / _WEIGHTS_FILE, keep=["head.weight"]
-            )
+            stated["base_sha256"] = reader.manifest.checksums[reader.manifest.weights_file]
+            state = difference(reader.weights.state, state, rank)
+            save_int8(state, temporary / _WEIGHTS_FILE, keep=["head.weight"])
         else:
             keep = [key for key in state if any(part_ in key for part_ in _KEPT)]
             save_int8(state, temporary / _WEIGHTS_FILE, keep=keep)
@@ -175,11 +168,7 @@ def save_verifier(
             atomic_write_json(temporary / "config.json", config)
             save_tokenizer(model.tokenizer, temporary)
         manifest = VerifierManifest(
-            name=name,
-            weights_file=_WEIGHTS_FILE,
-            max_tokens=longest,
-            calibration=calibration,
-            **stated,
+            name=name, weights_file=_WEIGHTS_FILE, max_tokens=longest, **stated
         )
         manifest.save(temporary)
 

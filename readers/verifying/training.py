@@ -34,7 +34,12 @@ from rag.training.fit import Loss, Method
 from rag.training.precision import MasterWeights
 from rag.training.run import train
 from readers.manifest import Calibration
-from readers.verifying.files import load_model, save_verifier, start_model
+from readers.verifying.files import (
+    load_model,
+    load_verifier_parts,
+    save_verifier,
+    start_model,
+)
 from readers.verifying.model import VerdictModel
 from readers.verifying.settings import Parts, VerifierTrainConfig
 
@@ -246,11 +251,10 @@ def _export(
     save_verifier(folder, model, weights, name=config.name, rank=config.rank)
     if not held_out:
         return None
-    stored = load_model(folder)
+    parts = load_verifier_parts(folder)
+    stored = parts.model()
     logits, labels, _ = _read(stored, held_out)
-    temperature = fit_temperature(logits.float().cpu(), labels.cpu())
+    temperature = fit_temperature(logits, labels)
     calibration = Calibration(temperature=temperature, questions=len(held_out))
-    save_verifier(
-        folder, model, weights, name=config.name, rank=config.rank, calibration=calibration
-    )
+    parts.manifest.replaced(calibration=calibration).save(folder)
     return {**measure(stored, held_out), "temperature": temperature}

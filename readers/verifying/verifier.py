@@ -40,14 +40,11 @@ class CrossVerifier(Verifier):
         self._over = over
 
     @classmethod
-    def load(
-        cls, folder: str | Path | None = None, *, precision: str = "auto", device: str = "auto"
-    ) -> CrossVerifier:
+    def load(cls, folder: str | Path | None, *, precision: str) -> CrossVerifier:
         """Load a folder of `rag train verifier`, or the verifier that ships (None).
 
         Args:
             precision: "auto", "fp32" or "bf16".
-            device: "auto", "cpu" or "cuda".
 
         Raises:
             IncompleteArtifactError: there is no verifier.
@@ -55,7 +52,7 @@ class CrossVerifier(Verifier):
             ConfigError: the hardware cannot compute in this precision.
         """
         parts = load_verifier_parts(folder)
-        device = resolve_device(device)
+        device = resolve_device("auto")
         dtype = resolve_precision(precision, device)
         over: Callable[..., Iterable[Tensor]] = map
         if device == "cpu" and FastBert.supports(parts.config):
