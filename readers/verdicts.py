@@ -22,7 +22,7 @@ from rag.data.claims import check_claims
 from rag.data.sentences import sentence_spans
 
 Judge = Callable[[Sequence[str], Sequence[str]], Float32]
-_CODE = re.compile(r"\b[A-Za-z]+-?\d{3,}\b")
+_CODE = re.compile(r"\b[A-Z]+-?\d{3,}\b")
 _NOTHING = np.array([0, 0, 1], np.float32)
 MAX_JUDGED_CHARS = 20_000  # of a passage: few hundred sentences
 # Both were chosen on claims made of SQuAD's training questions, over the passages found for them.
@@ -34,8 +34,8 @@ def judge_results(results: Sequence[SearchResult], judge: Judge) -> list[Verdict
     """Judge the query of each result by the passages of its best path, or by all its passages.
 
     Every sentence is judged alone and every passage as a whole, a path as one text, since its
-    passages say together what none of them says alone; see `over_texts` for the verdict. A text
-    without a code of the claim ("E-4711") is not enough.
+    passages say together what none of them says alone; see `over_texts` for the verdict. A text that
+    names other codes than the claim ("E-4711") is not enough.
 
     Args:
         judge: `Verifier.probabilities`.
@@ -52,17 +52,18 @@ def judge_results(results: Sequence[SearchResult], judge: Judge) -> list[Verdict
         claims = np.repeat(np.array([result.query for result in results], object), counts).tolist()
         texts_read = list(chain.from_iterable(texts))
         rows = judge(claims, texts_read)
-        rows = np.where(_lacks_code(claims, texts_read), _NOTHING, rows)
+        rows = np.where(_names_other_codes(claims, texts_read), _NOTHING, rows)
     parts = np.split(rows, np.cumsum(counts)[:-1])
     return list(map(_verdict, results, readings, parts))
 
 
-def _lacks_code(claims: Sequence[str], texts: Sequence[str]) -> Bool:
-    """Whether a code of the claim does not stand in the text, (N, 1): E-4712 is not E-4711."""
-    lacking = []
+def _names_other_codes(claims: Sequence[str], texts: Sequence[str]) -> Bool:
+    """Whether the text names codes, but not all of the claim's, (N, 1): E-4711 is not E-4712."""
+    differ = []
     for claim, text in zip(claims, texts, strict=True):
-        lacking.append([not set(_CODE.findall(claim)) <= set(_CODE.findall(text))])
-    return np.array(lacking)
+        named = set(_CODE.findall(text.upper()))
+        differ.append([bool(named) and not set(_CODE.findall(claim.upper())) <= named])
+    return np.array(differ)
 
 
 def _has_path(result: SearchResult) -> bool:

@@ -1,4 +1,4 @@
-"""Claims with evidence, made of questions and of other claims.
+"""Claims with evidence, made of questions.
 
     python -m rag.bench.claims squad/train-v1.1.json.gz hotpotqa/train.json.gz --out made.jsonl --seed 7
 
@@ -6,8 +6,7 @@ Each question becomes a statement (`rag.bench.statements`) with its answer, or w
 number or date of its passages. In half of the passages the answer is exchanged in the same way, so
 that neither claim nor evidence alone tells the label: supported is a claim that agrees with its
 evidence, whatever is true. Some claims are negated; some evidence is that of another question, or
-lacks one of two articles: not enough. Claims of a file are varied likewise, by what stands in both
-claim and evidence. The same files and seed give the same claims.
+lacks one of two articles: not enough. The same files and seed give the same claims.
 """
 
 import argparse
@@ -15,14 +14,12 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from rag.adaptation.questions import answers_in
 from rag.bench.statements import base_verbs, negated, statement
-from rag.core.types import Claim, Question
-from rag.data.claims import read_claims
+from rag.core.types import Question
 from rag.data.files.rows import write_json_lines
 from rag.data.questions import read_questions
 from rag.data.sentences import sentence_spans, split_sentences
@@ -138,51 +135,6 @@ def _record(
     return {"claim": claim, "label": label, "evidence": list(evidence)}
 
 
-def vary_claims(claims: Iterable[Claim], seed: int) -> Iterator[dict[str, object]]:
-    """Of each supported claim that shares a name, number or date with its evidence, one in which it
-    is exchanged: on one side alone, or on both.
-    """
-    claims = [claim for claim in claims if claim.label == "supported" and claim.evidence]
-    shared = [_shared(claim) for claim in claims]
-    pool = defaultdict[str, list[str]](list)
-    for kind, text in chain.from_iterable(shared):
-        pool[kind].append(text)
-    for claim, found in zip(claims, shared, strict=True):
-        draw = random.Random(f"{seed} {claim.id}")
-        if not found:
-            continue
-        kind, text = draw.choice(found)
-        other = draw.choice(pool[kind])
-        if _overlaps(text, other) or other in " ".join(claim.evidence):
-            continue
-        is_said = draw.choice((False, True))
-        is_shown = draw.choice((False, True))
-        label = "supported"
-        if is_said != is_shown:
-            # With another name the evidence may be about something else.
-            label = "not_supported" if kind == "name" else "refuted"
-        yield {
-            "id": f"varied-{claim.id}",
-            "set": "varied",
-            "claim": _exchanged(claim.text, text, other) if is_said else claim.text,
-            "label": label,
-            "evidence": [
-                _exchanged(part, text, other) if is_shown else part for part in claim.evidence
-            ],
-        }
-
-
-def _shared(claim: Claim) -> list[tuple[str, str]]:
-    """Names, numbers and dates of a claim that stand in its evidence, with their kinds."""
-    evidence = " ".join(claim.evidence)
-    found = []
-    for kind, (start, end) in answers_in(claim.text):
-        text = claim.text[start:end]
-        if text in evidence and start > 0:
-            found.append((kind, text))
-    return found
-
-
 def _kinds(text: str) -> Kinds:
     """Kinds of what a text mostly consists of: of names, numbers, dates; empty of other phrases."""
     found = answers_in(f"is {text}")
@@ -276,16 +228,12 @@ def _exchanged(text: str, before: str, after: str) -> str:
     return re.sub(rf"(?<!\w){re.escape(before)}(?!\w)", after.replace("\\", ""), text)
 
 
-def main(
-    files: Sequence[Path], out: Path, *, claims: Sequence[Path], most: int, facts: bool, seed: int
-) -> None:
+def main(files: Sequence[Path], out: Path, *, most: int, facts: bool, seed: int) -> None:
     """Write the claims of all files, at most `most` of each."""
     made: list[dict[str, Any]] = []
     for file in files:
         of_file = list(make_claims(read_questions(file), seed, facts=facts))
         made += random.Random(seed).sample(of_file, min(most, len(of_file)))
-    for file in claims:
-        made += vary_claims(read_claims(file), seed)
     print(f"{write_json_lines(out, made):,} claims → {out}")
 
 
@@ -293,8 +241,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("files", type=Path, nargs="*")
-    parser.add_argument("--claims", type=Path, action="append", default=[])
+    parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--most", type=int, default=100_000)
     parser.add_argument(

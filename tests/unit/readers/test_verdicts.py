@@ -62,9 +62,10 @@ def test_many_sentences_that_are_hardly_related_are_not_enough() -> None:
 
 def test_a_text_about_another_code_says_nothing() -> None:
     text = "E-4711 stops the pump. A-100 starts the pump."
-    claims = ["E-4711 stops the pump.", "E-4712 stops the pump."]
-    verdicts = WordVerifier().judge(claims, [[text]] * 2)
-    assert [verdict.label for verdict in verdicts] == ["supported", "not_enough"]
+    claims = ["E-4711 stops the pump.", "E-4712 stops the pump.", "e-4711 stops the pump."]
+    verdicts = WordVerifier().judge(claims, [[text], [text], ["It stops the pump."]])
+    labels = [verdict.label for verdict in verdicts]
+    assert labels == ["supported", "not_enough", "supported"]
 
 
 def test_claims_keep_their_order_and_their_texts() -> None:

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from rag.bench.claims import make_claims, vary_claims
+from rag.bench.claims import make_claims
 from rag.bench.statements import statement
-from rag.core.types import Claim, GoldPassage, Passage, Question
+from rag.core.types import GoldPassage, Passage, Question
 
 _VERBS = frozenset(["live", "marry", "build", "take", "open"])
 
@@ -51,6 +51,14 @@ def _questions() -> list[Question]:
     return made
 
 
+def test_claims_to_search_for_keep_their_evidence() -> None:
+    for record in make_claims(_questions(), seed=3, facts=True):
+        year = 1500 + int(str(record["id"]).removeprefix("made-"))
+        assert "evidence" not in record
+        if " not " not in str(record["claim"]) and f"built in {year}" in str(record["claim"]):
+            assert record["label"] == "supported"
+
+
 def test_labels_are_what_the_evidence_says() -> None:
     made = list(make_claims(_questions(), seed=3))
     assert made == list(make_claims(_questions(), seed=3))
@@ -68,16 +76,3 @@ def test_labels_are_what_the_evidence_says() -> None:
         assert (record["label"] == "supported") == (agrees != is_negated), record
         exchanged += f"built in {1500 + number}" not in evidence
     assert exchanged > 5
-
-
-def test_claims_are_varied_on_either_side() -> None:
-    claims = []
-    for number in range(200):
-        year = 1500 + number
-        evidence = (f"The tower, built in {year}, fell.",)
-        claims.append(Claim(str(number), f"The tower was built in {year}.", "supported", evidence))
-    made = list(vary_claims(claims, seed=1))
-    for record in made:
-        year = record["claim"].rstrip(".").split()[-1]
-        assert (record["label"] == "supported") == (year in record["evidence"][0])
-    assert len({record["label"] for record in made}) == 2
