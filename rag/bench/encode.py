@@ -1,6 +1,6 @@
 """Encoding speed beside sentence-transformers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 
@@ -9,7 +9,6 @@ import numpy as np
 from rag.bench.common import ratio, time_interleaved
 from rag.bench.report import Report
 from rag.core.optional import require
-from rag.core.types import Passage
 
 
 def run_encode_benchmark(
@@ -43,6 +42,8 @@ def run_encode_benchmark(
     from rag.data.records import CorpusOptions
     from rag.data.split import split_documents
     from rag.runtime.hardware import precisions, resolve_device
+    from rag.runtime.model_files import model_folder
+    from retrievers.encoders.bi_encoder import BiEncoder
 
     device = resolve_device(device)
     options = CorpusOptions.model_validate({"split": split})
@@ -53,13 +54,31 @@ def run_encode_benchmark(
     if "bf16" not in precisions(device):
         names.remove("bf16")
         report.notes.append(f"{device} has no bf16 arithmetic: fp32 alone was measured")
+    titles = [passage.title for passage in passages]
+    texts = [passage.text for passage in passages]
     runs: dict[str, Callable[[], object]] = {}
     max_length = 0
     for name in names:
-        run, max_length = _ours(passages, encoder, batch_size, device, name)
-        runs[f"ours {name}"] = run
+        ours = BiEncoder.load(
+            encoder,
+            device=device,
+            precision=name,
+            layout="{title} {text}",
+            batch_size=batch_size,
+        )
+        max_length = ours.identity.max_length
+        ours.encode_passages(titles[:batch_size], texts[:batch_size])
+        runs[f"ours {name}"] = partial(ours.encode_passages, titles, texts)
+    joined = [f"{passage.title} {passage.text}".lstrip() for passage in passages]
+    library = require("sentence_transformers", extra="bench")
     for name in names:
-        runs[f"peer {name}"] = _peer(passages, encoder, batch_size, device, name, max_length)
+        peer = library.SentenceTransformer(str(model_folder(encoder)), device=device)
+        peer.max_seq_length = max_length
+        if name == "bf16":
+            peer = peer.bfloat16()
+        encode = partial(peer.encode, batch_size=batch_size, show_progress_bar=False)
+        encode(joined[:batch_size])
+        runs[f"peer {name}"] = partial(encode, joined)
     report.notes.append(
         f"at most {batch_size} texts per batch and {max_length} tokens per text for all"
     )
@@ -71,44 +90,3 @@ def run_encode_benchmark(
                 gain = ratio(timings[peer].elapsed_s, times.elapsed_s)
                 report.rows[name][f"× {peer}"] = gain
     return report
-
-
-def _ours(
-    passages: Sequence[Passage], encoder: str | None, batch_size: int, device: str, precision: str
-) -> tuple[Callable[[], object], int]:
-    """The timed function of this system, warmed up, and its token limit."""
-    from retrievers.encoders.bi_encoder import BiEncoder
-
-    titles = [passage.title for passage in passages]
-    texts = [passage.text for passage in passages]
-    ours = BiEncoder.load(
-        encoder,
-        device=device,
-        precision=precision,
-        layout="{title} {text}",
-        batch_size=batch_size,
-    )
-    ours.encode_passages(titles[:batch_size], texts[:batch_size])
-    return partial(ours.encode_passages, titles, texts), ours.identity.max_length
-
-
-def _peer(
-    passages: Sequence[Passage],
-    encoder: str | None,
-    batch_size: int,
-    device: str,
-    precision: str,
-    max_length: int,
-) -> Callable[[], object]:
-    """The timed function of sentence-transformers, warmed up."""
-    from rag.runtime.model_files import model_folder
-
-    library = require("sentence_transformers", extra="bench")
-    peer = library.SentenceTransformer(str(model_folder(encoder)), device=device)
-    peer.max_seq_length = max_length
-    if precision == "bf16":
-        peer = peer.bfloat16()
-    texts = [f"{passage.title} {passage.text}".lstrip() for passage in passages]
-    encode = partial(peer.encode, batch_size=batch_size, show_progress_bar=False)
-    encode(texts[:batch_size])
-    return partial(encode, texts)

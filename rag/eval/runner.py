@@ -9,7 +9,6 @@ and those that could not be read.
 
 import os
 import platform
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
@@ -106,16 +105,14 @@ def evaluate(
             write_state(place, header)
             (place / METRICS_NAME).unlink()
         clean_directory(place)
-        started = time.monotonic()
         stream: Iterable[Question] = islice(questions, settings.limit)
         if settings.sample is not None:
             stream = draw_sample(stream, settings.sample, settings.seed)
-        asking_s = _ask_all(system, stream, place, settings, header)
+        _ask_all(system, stream, place, settings, header)
         write_predictions(place / RECORDS_NAME, place, settings.profile)
         metrics: dict[str, Any] = {
             **header,
             **summarise(read_records(place / RECORDS_NAME), settings),
-            "wall_s": {"asking": round(asking_s, 3), "all": round(time.monotonic() - started, 3)},
         }
         finish(place, metrics, command)
 
@@ -227,8 +224,8 @@ def _ask_all(
     place: Path,
     settings: EvaluationSettings,
     header: Mapping[str, Any],
-) -> float:
-    """Append the records of all questions that have none yet; returns the seconds spent on them.
+) -> None:
+    """Append the records of all questions that have none yet.
 
     The header, with which alone this may be continued, is written before the first record.
     """
@@ -238,7 +235,6 @@ def _ask_all(
         n_best=N_BEST,
         policy=open_policy(settings.policy, system.reader),
     )
-    started = time.monotonic()
     count = settings.sample or settings.limit
     order: dict[str, None] = {}
     journal = open_journal(place)
@@ -268,7 +264,6 @@ def _ask_all(
                 "there are no questions to evaluate", hint="check the question file and --limit"
             )
         journal.finish(place / RECORDS_NAME, [*order])
-    return time.monotonic() - started
 
 
 def _distinct(
