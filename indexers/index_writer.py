@@ -332,7 +332,8 @@ class _IndexWriter:
             self._write_tokens(passages, inputs, cast("TokenEncoder", self.encoder))
         if "bm25" in self.settings.stages:
             self._write_bm25(passages, inputs, language)
-        finished = ledger.existing or ledger.commit(self.settings, language)
+        kept = (before and before.model_extra) or {}
+        finished = ledger.existing or ledger.commit(self.settings, language, kept)
         report.version = finished.version
         n_taken = int((self.earlier_rows >= 0).sum())
         report.reused = max(0, n_taken - self.kept_passages)

@@ -196,12 +196,15 @@ class BuildLedger:
         self.folder.mkdir(parents=True, exist_ok=True)
         atomic_write_json(self.folder / _STATE_NAME, self.state.model_dump())
 
-    def commit(self, settings: BuildSettings, language: str | None) -> Manifest:
+    def commit(
+        self, settings: BuildSettings, language: str | None, kept: Mapping[str, Any]
+    ) -> Manifest:
         """Make the finished build the index.
 
         Args:
             settings: settings of the index, which name its stages.
             language: of the passages, if it was stated.
+            kept: further keys of the manifest.
         """
         for name in settings.stages:
             if name not in self.state.stages:
@@ -215,6 +218,7 @@ class BuildLedger:
             language=language,
             encoder=self.state.encoder,
             stages=stages,
+            **kept,
         )
 
         target = self.directory / manifest.data

@@ -49,7 +49,7 @@ class Stage(_Record):
 
 
 class Manifest(_Record):
-    """A finished index.
+    """A finished index. Keys that this version of the program does not know are kept.
 
     Attributes:
         version: short hash of passages, documents, encoder and settings.
@@ -58,6 +58,8 @@ class Manifest(_Record):
         language: language of the passages, if it was stated.
         encoder: encoder of the vectors.
     """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
 
     kind: Literal["index"] = "index"
     metric: Literal["inner_product"] = "inner_product"

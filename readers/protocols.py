@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
-
 from rag.core.errors import ConfigError, DataError, QuestionError
 from rag.core.types import (
     AnswerSet,
@@ -217,8 +215,7 @@ def reader_name(reader: Reader) -> str:
 
 def best_first(scores: Sequence[float]) -> list[int]:
     """Numbers of the passages by their scores, the highest first; equal ones keep their order."""
-    order: list[int] = np.argsort(-np.asarray(scores, float), kind="stable").tolist()
-    return order
+    return sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
 
 
 def check_requests(requests: Sequence[ReadRequest], n_best: int) -> None:

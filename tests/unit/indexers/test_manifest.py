@@ -42,12 +42,13 @@ def test_it_says_how_the_index_was_built(index: Path, encoder: Any) -> None:
     assert {name.partition("/")[0] for name in manifest.files} == set(manifest.stages)
 
 
-def test_the_language_stays_in_an_update(index: Path, encoder: Any) -> None:
-    restate(index, language="de")
+def test_the_language_and_unknown_keys_stay_in_an_update(index: Path, encoder: Any) -> None:
+    restate(index, language="de", colour={"sky": "blue"})
     new = Put("new", "", [Passage("new", "", "lake")])
     update_index(index, lambda stored: [*stored, new], lambda identity: encoder)
     manifest = Manifest.read(index)
     assert (manifest.language, manifest.stage("passages").output["count"]) == ("de", 10)
+    assert manifest.model_extra == {"colour": {"sky": "blue"}}
 
 
 def test_reuse_takes_vectors_and_nothing_else(index: Path, encoder: Any, tmp_path: Path) -> None:
@@ -69,7 +70,6 @@ def test_reuse_takes_vectors_and_nothing_else(index: Path, encoder: Any, tmp_pat
         ({"stages": "none"}, ArtifactError),
         ({"settings": {"index_type": "tree"}}, ArtifactError),
         ({"encoder": {"name": "x"}}, ArtifactError),
-        ({"colour": "blue"}, ArtifactError),
     ],
 )
 def test_a_manifest_that_is_not_right_is_refused_and_the_remedy_rebuilds_it(
