@@ -90,7 +90,7 @@ class Corpus:
         self._digest = cache(_digest)
         self.folder_groups: dict[str, Groups] = {}
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """What identifies the passages before they are read."""
         files = []
         for source in self._sources:

@@ -14,7 +14,7 @@ from retrievers.protocols import TextEncoder
 QUESTION_ENCODER = "question_encoder"
 
 
-def binding(folder: Path, passages: EncoderIdentity) -> dict[str, Any]:
+def binding(folder: Path, passages: EncoderIdentity) -> dict[str, object]:
     """Description of the question encoder in a reader's folder, for its `reader.json`."""
     encoder = BiEncoder.load(folder / QUESTION_ENCODER, precision="fp32")
     return {

@@ -401,13 +401,13 @@ def passage_ids(value: object) -> Iterator[str]:
             yield from passage_ids(item)
 
 
-def passage_json(passage: Passage) -> dict[str, Any]:
+def passage_json(passage: Passage) -> dict[str, object]:
     """A passage by its id, title and text; with location and metadata if it has such."""
     shown = passage.to_json()
     return {"passage_id": shown.pop("id"), **shown}
 
 
-def hit_json(hit: Hit, passage: Passage) -> dict[str, Any]:
+def hit_json(hit: Hit, passage: Passage) -> dict[str, object]:
     """A passage with its score; with rank and score before re-ranking, if it was re-ranked."""
     first = {} if hit.first_stage is None else {"first_stage": asdict(hit.first_stage)}
     return {**passage_json(passage), "score": float(hit.score), **first}

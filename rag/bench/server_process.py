@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from rag.core.errors import DataError, ResourceError
 
@@ -108,7 +107,7 @@ class ServerProcess:
 
 def post_json(
     connection: http.client.HTTPConnection, path: str, body: Mapping[str, object]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Send JSON over a kept connection and read the JSON that comes back.
 
     Raises:

@@ -51,7 +51,7 @@ class Record:
 
     __slots__ = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """A dict ready for `json.dumps`, without the fields that have their defaults."""
         shown = dict[str, Any]()
         for known in fields(self):  # type: ignore[arg-type]  # of the dataclasses that this is a base of
@@ -446,7 +446,7 @@ class Verdict(Record):
         """Probability of the label; 0 if the claim is not judged."""
         return max(self.probabilities.values(), default=0.0)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The public JSON shape of the command line and the server."""
         shown = {"index_version": self.index_version, "timings_ms": _rounded(self.timings_ms)}
         return {**Record.to_json(self), **shown}
@@ -525,7 +525,7 @@ class AnswerSet(Record):
         """Whether a first answer is presented as the answer."""
         return self.certainty != "none"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The public JSON shape of the command line and the server."""
         return {
             **Record.to_json(self),

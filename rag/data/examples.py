@@ -235,7 +235,7 @@ class _MsMarcoTexts:
             self._questions |= _texts(path, question_ids)
         self._passages = _texts(collection, passage_ids)
 
-    def with_texts(self, row: Mapping[str, str]) -> dict[str, Any]:
+    def with_texts(self, row: Mapping[str, str]) -> dict[str, object]:
         """The record that a row of ids stands for; a ValueError if an id has no text."""
         try:
             return {
@@ -292,7 +292,7 @@ def example_from_json(record: object, fallback_id: str = "") -> Example:
     )
 
 
-def example_to_json(example: Example) -> dict[str, Any]:
+def example_to_json(example: Example) -> dict[str, object]:
     """The record that `example_from_json` reads back."""
     record: dict[str, Any] = {}
     if example.id:

@@ -182,7 +182,7 @@ def _answers(
                 yield answer.result()
 
 
-def stated(settings: EvaluationSettings, source: QuestionSource) -> dict[str, Any]:
+def stated(settings: EvaluationSettings, source: QuestionSource) -> dict[str, object]:
     """What an evaluation states of itself before its system is open."""
     return {"question_set": asdict(source), "settings": settings.model_dump(mode="json")}
 

@@ -2,12 +2,10 @@
 protocol.
 """
 
-from typing import Any
-
 from rag.core.types import Passage
 
 
-def passage_metadata(passage: Passage) -> dict[str, Any]:
+def passage_metadata(passage: Passage) -> dict[str, object]:
     """Title, and file, page and headings where they are known.
 
     Example:

@@ -46,7 +46,7 @@ class Interval:
             self, value=factor * self.value, low=factor * self.low, high=factor * self.high
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """A dict ready for `json.dumps`; undefined numbers become None."""
         return {
             key: (None if isinstance(v, float) and np.isnan(v) else v)

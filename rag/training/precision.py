@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -78,7 +77,7 @@ class MasterWeights:
 
     def groups(
         self, rate: float, weight_decay: float = 0.0, rates: Mapping[str, float] = {}
-    ) -> list[dict[str, Any]]:
+    ) -> list[dict[str, object]]:
         """Optimiser groups with their peak rates: decay on matrices, none on biases and norms (1-d
         tensors).
 

@@ -193,7 +193,7 @@ def _title(front_matter: str) -> str:
     return clean(titles[-1]) if titles and titles[-1] not in ("null", "~") else ""
 
 
-def stated_fields(front_matter: str) -> dict[str, Any]:
+def stated_fields(front_matter: str) -> dict[str, object]:
     r"""The fields of a document's front matter but its title: text, numbers, truth values, and
     lists of these.
 

@@ -42,7 +42,7 @@ def finish(
     held_out: Mapping[str, Sequence[Example]],
     settings: ReaderSettings,
     learnt: Sequence[Example],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Write `trained/` and `reader/` into `config.out`.
 
     Args:

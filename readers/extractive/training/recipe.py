@@ -3,7 +3,6 @@
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -93,7 +92,7 @@ def build(config: ReaderTrainConfig, world: World) -> Method:
         reader = ExtractiveReader(model, tokenizer, settings, device=world.device)
         return gold_scores(reader, watched)
 
-    def export(weights: Weights) -> dict[str, Any]:
+    def export(weights: Weights) -> dict[str, object]:
         return finish(config, model, weights, tokenizer, held_out, settings, for_ranges)
 
     load_finished = partial(load_manifest, ReaderManifest, config.out / "reader")
