@@ -287,8 +287,12 @@ class LuceneIndex:
                 ends = (_name_of(first, self.rows), _name_of(stop - 1, self.rows))
                 either.add(between("id", *ends, True, True), self._occurs.SHOULD)
             return either.build(), self._occurs.FILTER
-        names_selected = 2 * len(selected) <= selected.total
-        rows = selected.rows if names_selected else np.flatnonzero(~selected.mask)
+        # Whichever are fewer are named.
+        occurs = self._occurs.FILTER
+        rows = selected.rows
+        if 2 * len(selected) > selected.total:
+            occurs = self._occurs.MUST_NOT
+            rows = np.flatnonzero(~selected.mask)
         # Terms cross to Java as one string, which Jackson turns into objects: one call in place of
         # thousands.
         term_class = self._find_class("java.lang.Class").forName("org.apache.lucene.util.BytesRef")
@@ -301,7 +305,7 @@ class LuceneIndex:
                 code = b64encode(name.encode()).decode()
                 terms.append({"bytes": code, "offset": 0, "length": len(name)})
             either.add(in_set("id", reader.readValue(json.dumps(terms))), self._occurs.SHOULD)
-        return either.build(), self._occurs.FILTER if names_selected else self._occurs.MUST_NOT
+        return either.build(), occurs
 
     def close(self) -> None:
         """Release the files."""

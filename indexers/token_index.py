@@ -111,13 +111,14 @@ class TokenIndex:
         many.
         """
         ndocs = candidate_count(top_k, len(self))
-        allowed = len(self) if selected is None else len(check_selected(selected, len(self)))
-        if allowed <= ndocs:
-            rows = np.arange(len(self)) if selected is None else selected.rows
+        rows = np.arange(len(self))
+        if selected is not None:
+            rows = check_selected(selected, len(self)).rows
+        if len(rows) <= ndocs:
             return self.exact(query, rows), rows
         centroids = self._codec.centroids
         # With a selection as many cells as hold, on average, equally many rows.
-        nprobe = min(NPROBE * -(-len(self) // allowed), len(centroids))
+        nprobe = min(NPROBE * -(-len(self) // len(rows)), len(centroids))
         gained = self._in_open_cells(query, nprobe, selected)
         while np.count_nonzero(gained) < top_k and nprobe < len(centroids):
             nprobe = min(2 * nprobe, len(centroids))
@@ -191,16 +192,16 @@ def _max_sim(similar: Float32, lengths: Int64, codes: Codes | None = None) -> Fl
         lengths: number of tokens of each passage (n,), at least 1.
         codes: (T,) the tokens' centroids.
     """
+    rows = np.arange(len(similar)) if codes is None else codes
     order = np.argsort(-lengths, kind="stable")
     tokens = (np.cumsum(lengths) - lengths)[order]
     # Number of passages that have a token at each position.
     longer = np.searchsorted(-lengths[order], -np.arange(lengths.max()))
-    best = similar[tokens if codes is None else codes[tokens]]
+    best = similar[rows[tokens]]
     other = np.empty_like(best)
     for count in longer[1:].tolist():
         tokens = tokens[:count] + 1
-        places = tokens if codes is None else codes[tokens]
-        similar.take(places, axis=0, out=other[:count], mode="clip")
+        similar.take(rows[tokens], axis=0, out=other[:count], mode="clip")
         np.maximum(best[:count], other[:count], out=best[:count])
     scores = np.empty(len(lengths), np.float32)
     scores[order] = best.sum(1)

@@ -148,9 +148,11 @@ class Fusion:
             return 1 / (self.k + ranks), 0.0
         least = float(scores.min())
         # A full list may lack a passage that would be its next hit.
-        missing = 0 if absent is None else max(depth - len(scores), 0)
-        floor = least if absent is None else min(absent, least)
-        values = self._scaled(np.append(scores, np.full(missing, floor)), is_first=is_first)
+        padded = scores
+        if absent is not None:
+            n_missing = max(depth - len(scores), 0)
+            padded = np.append(scores, np.full(n_missing, min(absent, least)))
+        values = self._scaled(padded, is_first=is_first)
         return values[: len(scores)], float(values.min())
 
     def _scaled(self, scores: Float64, *, is_first: bool) -> Float64:

@@ -36,8 +36,12 @@ def judge(verifier: Verifier, claims: Sequence[Claim]) -> Probabilities:
 
 def judge_part(verifier: Verifier, claims: Sequence[Claim], part: str) -> Probabilities:
     """The probabilities by a baseline, which reads the claims or the evidence alone."""
-    texts = [claim.text if part == "claim" else "" for claim in claims]
-    evidence = ["" if part == "claim" else " ".join(claim.evidence) for claim in claims]
+    texts = [""] * len(claims)
+    evidence = [""] * len(claims)
+    if part == "claim":
+        texts = [claim.text for claim in claims]
+    else:
+        evidence = [" ".join(claim.evidence) for claim in claims]
     rows = verifier.probabilities(texts, evidence)
     return [dict(zip(VERDICT_LABELS, row, strict=True)) for row in rows.tolist()]
 

@@ -101,8 +101,11 @@ def doctor(model: str = "", /) -> None:
             problems.append(str(error))
     for problem in problems:
         say(f"problem: {problem}", err=True)
-    say(f"{len(problems)} problem(s)" if problems else "all is well")
-    sys.exit(1 if problems else 0)
+    if problems:
+        say(f"{len(problems)} problem(s)")
+        sys.exit(1)
+    say("all is well")
+    sys.exit(0)
 
 
 def _describe_model(name: str) -> None:

@@ -54,9 +54,11 @@ def judge_sentences(
         is_supported = support > _LIKELY
         relevant = []
         for passage in cited if is_supported else ():
-            is_alone = len(cited) == 1
-            alone = support if is_alone else next(of_parts)
-            others = 0.0 if is_alone else next(of_parts)
+            alone = support
+            others = 0.0
+            if len(cited) > 1:
+                alone = next(of_parts)
+                others = next(of_parts)
             if alone > _LIKELY or others <= _LIKELY:
                 relevant.append(passage.id)
         ids = tuple(passage.id for passage in cited)

@@ -95,9 +95,11 @@ class LocalModel:
         for end in range(1, len(reply) + 1):
             # Tokenizers drop spaces where they decode a token alone.
             text = self._tokenizer.decode(reply[:end], skip_special_tokens=True)
-            is_whole = end == len(reply) or not text.endswith("\ufffd")
-            pieces.append(text[done:].encode() if is_whole else b"")
-            done = len(text) if is_whole else done
+            if end < len(reply) and text.endswith("\ufffd"):
+                pieces.append(b"")
+                continue
+            pieces.append(text[done:].encode())
+            done = len(text)
         return pieces
 
     def _prompt(self, messages: Sequence[dict[str, str]]) -> list[int]:
