@@ -53,7 +53,7 @@ def test_the_reply_is_the_model_s_greedy_continuation(tmp_path: Path, chat: bool
             reply.append(int(row.argmax()))
             logps.append(float(row.max()))
     assert result.text == tokenizer.decode(reply, skip_special_tokens=True).strip()
-    assert [log_p for _, log_p in result.tokens] == pytest.approx(logps, abs=1e-3)
+    assert [log_p for _, log_p in result.tokens] == pytest.approx(logps, abs=5e-3)
     assert b"".join(piece for piece, _ in result.tokens).decode().strip() == result.text
     pieces = list[str]()
     reader.completer.complete(messages, 12, on_text=pieces.append)
