@@ -17,14 +17,15 @@ from rag.core.errors import RetrievalError
 # scores.
 CANDIDATE_MARGIN = 16
 _GATHER_BYTES = 64 << 20
+# Pairs that FAISS multiplies in one step; see `exact_scores`.
 _PAIRS_AT_ONCE = 4
 # Below this OpenMP's threads cost more time than they save, and keep spinning afterwards.
 _PAIRS_WORTH_THREADS = 16_384
-_COPIED_FROM = 16  # queries from which selected vectors are copied out of the others
-_QUERIES_AT_ONCE = 4096  # whose lists of the best are in memory together
+_MIN_QUERIES_TO_COPY = 16  # queries from which selected vectors are copied out of the others
+_QUERIES_AT_ONCE = 4096  # queries whose lists of the best are in memory together
 _PICK_ROWS = 4096  # selected rows that are read one by one, without the rows between them
-# Numbers in the queries from which FAISS multiplies matrices; by its default, 128,000. Set once for
-# the whole process: what is trained or searched does not depend on the searches before it.
+# FAISS multiplies matrices from queries of so many numbers in all (n · D); its default is 128,000.
+# Set once for the whole process: no result depends on the searches before it.
 faiss.cvar.distance_compute_blas_threshold = 4096
 
 
@@ -75,20 +76,23 @@ def exact_scores(embeddings: EmbeddingShards, queries: Float32, candidates: Int6
     four.
     """
     scores = np.full(candidates.shape, -np.inf, dtype=np.float32)
-    width = -(-candidates.shape[1] // _PAIRS_AT_ONCE) * _PAIRS_AT_ONCE
-    step = max(1, _GATHER_BYTES // (4 * embeddings.dim * max(1, width)))
+    padded_width = -(-candidates.shape[1] // _PAIRS_AT_ONCE) * _PAIRS_AT_ONCE
+    step = max(1, _GATHER_BYTES // (4 * embeddings.dim * max(1, padded_width)))
     threads = faiss.omp_get_max_threads()
-    for start in range(0, len(queries) if width else 0, step):
+    for start in range(0, len(queries) if padded_width else 0, step):
         part = candidates[start : start + step]  # (q, M)
-        rows, places = np.unique(np.maximum(part, 0), return_inverse=True)
+        # A missing row is scored as row 0, and left out at the end.
+        rows, positions = np.unique(np.maximum(part, 0), return_inverse=True)
         vectors = embeddings.rows(rows)
-        ids = np.zeros((len(part), width), np.int64)
-        ids[:, : part.shape[1]] = places.reshape(part.shape)
+        ids = np.zeros((len(part), padded_width), np.int64)
+        ids[:, : part.shape[1]] = positions.reshape(part.shape)
         products = np.empty(ids.shape, np.float32)
         part_queries = np.ascontiguousarray(queries[start : start + step])
         faiss.omp_set_num_threads(threads if ids.size >= _PAIRS_WORTH_THREADS else 1)
         pointers = map(faiss.swig_ptr, (products, part_queries, vectors, ids))
-        faiss.fvec_inner_products_by_idx(*pointers, vectors.shape[1], len(part_queries), width)
+        faiss.fvec_inner_products_by_idx(
+            *pointers, vectors.shape[1], len(part_queries), padded_width
+        )
         np.copyto(scores[start : start + step], products[:, : part.shape[1]], where=part >= 0)
     faiss.omp_set_num_threads(threads)
     return scores
@@ -101,10 +105,12 @@ def exact_search(
     result.
     """
     queries = check_queries(queries, embeddings.dim, top_k)
-    total = len(embeddings) if selected is None else len(check_selected(selected, len(embeddings)))
+    total = len(embeddings)
+    if selected is not None:
+        total = len(check_selected(selected, total))
     if total == 0 or not len(queries):
-        nothing = np.empty((len(queries), 0), np.float32)
-        return select_best(nothing, nothing.astype(np.int64), top_k)
+        no_scores = np.empty((len(queries), 0), np.float32)
+        return select_best(no_scores, no_scores.astype(np.int64), top_k)
     if selected is not None and total <= _PICK_ROWS:
         rows = np.broadcast_to(selected.rows, (len(queries), total))
         return select_best(exact_scores(embeddings, queries, rows), rows, top_k)
@@ -135,7 +141,7 @@ def check_selected(selected: Selection, rows: int) -> Selection:
 def _candidates(
     embeddings: EmbeddingShards, queries: Float32, count: int, selected: Selection | None
 ) -> tuple[Float32, Int64]:
-    """Exact scores and rows (n, count) of the best, in any order."""
+    """Exact scores and rows (n, count) of the best by FAISS, in any order."""
     parts = []
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
         some_queries = queries[start : start + _QUERIES_AT_ONCE]
@@ -151,9 +157,9 @@ def _best_rows(
     best = faiss.ResultHeap(len(queries), count, keep_max=True)
 
     def search(block: tuple[int, Float32, Bool | None]) -> tuple[Float32, Int64]:
-        first_row, vectors, inside = block
-        scores, near = _nearest(queries, vectors, count, inside)
-        return scores, near + first_row
+        first_row, vectors, mask = block
+        scores, positions = _nearest(queries, vectors, count, mask)
+        return scores, positions + first_row
 
     threads = faiss.omp_get_max_threads()
     blocks = _selected_blocks(embeddings, selected)
@@ -172,31 +178,36 @@ def _best_rows(
 
 
 def _nearest(
-    queries: Float32, vectors: Float32, count: int, inside: Bool | None
+    queries: Float32, vectors: Float32, count: int, mask: Bool | None
 ) -> tuple[Float32, Int64]:
-    """Scores and places (n, k) of the best of some vectors (m, D), of which a mask chooses."""
-    if inside is None:
+    """Scores and positions (n, k) of the best of vectors (m, D).
+
+    Args:
+        count: most results per query; k is less if there are fewer vectors.
+        mask: (m,) which vectors may be returned; None: all.
+    """
+    if mask is None:
         count = min(count, len(vectors))
         best: tuple[Float32, Int64] = faiss.knn(
             queries, vectors, count, metric=faiss.METRIC_INNER_PRODUCT
         )
         return best
-    count = min(count, int(inside.sum()))
-    if len(queries) >= _COPIED_FROM:
-        places = np.flatnonzero(inside)
-        scores, near = _nearest(queries, vectors[places], count, None)
-        return scores, places[near]
+    count = min(count, int(mask.sum()))
+    if len(queries) >= _MIN_QUERIES_TO_COPY:
+        allowed = np.flatnonzero(mask)
+        scores, positions = _nearest(queries, vectors[allowed], count, None)
+        return scores, allowed[positions]
     # For few queries, copying the vectors takes longer than the search.
     shape = (len(queries), count)
     scores = np.empty(shape, np.float32)
-    near = np.empty(shape, np.int64)
-    bits = np.packbits(inside, bitorder="little")
-    chosen = faiss.IDSelectorBitmap(bits)
-    pointers = (faiss.swig_ptr(array) for array in (queries, vectors))
-    found = (faiss.swig_ptr(array) for array in (scores, near))
+    positions = np.empty(shape, np.int64)
+    bits = np.packbits(mask, bitorder="little")
+    selector = faiss.IDSelectorBitmap(bits)
+    inputs = (faiss.swig_ptr(array) for array in (queries, vectors))
+    results = (faiss.swig_ptr(array) for array in (scores, positions))
     sizes = (vectors.shape[1], len(queries), len(vectors), count)
-    faiss.knn_inner_product(*pointers, *sizes, *found, chosen)
-    return scores, near
+    faiss.knn_inner_product(*inputs, *sizes, *results, selector)
+    return scores, positions
 
 
 def _selected_blocks(
@@ -206,11 +217,11 @@ def _selected_blocks(
     None: all.
     """
     for first_row, vectors in embeddings.blocks():
-        inside = None if selected is None else selected.mask[first_row : first_row + len(vectors)]
-        if inside is None or inside.all():
+        mask = None if selected is None else selected.mask[first_row : first_row + len(vectors)]
+        if mask is None or mask.all():
             yield first_row, vectors, None
-        elif inside.any():
-            yield first_row, np.ascontiguousarray(vectors, np.float32), inside
+        elif mask.any():
+            yield first_row, np.ascontiguousarray(vectors, np.float32), mask
 
 
 class FlatIndex:

@@ -93,8 +93,8 @@ class WriteReport:
             from.
         passages: number of passages of the documents added and replaced.
         reused: number of these passages whose vector was stored already.
-        notes: what `notes` of `write_index` said when an interrupted run, which this one goes on
-            with, had read the content.
+        notes: what `notes` of `write_index` returned in an interrupted run that this run continues;
+            empty if this run has read the content itself.
     """
 
     directory: Path
@@ -146,7 +146,7 @@ class _LazyEncoder:
         return vectors
 
     def reporting(self, done: Callable[[int], None]) -> PassageEncoder:
-        """See `ReportsProgress`; another encoder is itself."""
+        """See `ReportsProgress`; an encoder that reports none is returned as it is."""
         encoder: PassageEncoder = self._encoder
         return encoder.reporting(done) if isinstance(encoder, ReportsProgress) else encoder
 
@@ -170,18 +170,18 @@ def update_index(
         changes: function from the documents of the index to those of its next version.
         open_encoder: opens the encoder of the index; called only if passages have to be encoded.
     """
-    place = Path(directory)
-    with Index.open(place) as index:
+    directory = Path(directory)
+    with Index.open(directory) as index:
         identity = index.encoder_identity
         encoder = None
         if identity is not None:
-            encoder = _LazyEncoder(place, identity, open_encoder)
+            encoder = _LazyEncoder(directory, identity, open_encoder)
         source = dict(index.manifest.source)
         if "files" in source:
             # A later build sees that the files are not those of the first one.
             source["files"] = "updated"
         report = write_index(
-            place,
+            directory,
             changes(index.documents),
             settings=index.manifest.settings,
             encoder=encoder,
@@ -190,9 +190,9 @@ def update_index(
             max_deleted_share=max_deleted_share,
             folder_groups=folder_groups,
         )
-    # Nobody reads the version before any more; a writer that came meanwhile removes it.
-    with suppress(ResourceError), directory_lock(place):
-        remove_unused(place)
+    # The previous version was open until here. A writer that has the lock by now removes it.
+    with suppress(ResourceError), directory_lock(directory):
+        remove_unused(directory)
     return report
 
 
@@ -219,21 +219,25 @@ def write_index(
     and is no metadata of its passages; a document that comes again without it keeps its groups.
 
     Args:
+        directory: the index; made if missing.
         content: the documents in order: `Put` for one that is new or changed, an entry of
             `start_from.documents` for one that stays, a passage for a document of its own; None:
             those of `start_from`, which is then needed. Not read if `source` says that they are
             stored.
-        start_from: version whose documents and vectors are taken over. From `directory`, its next
-            version is written; from elsewhere, a new index takes its vectors, also for an encoder
-            whose question side alone is another.
+        settings: of the index; None: the defaults.
+        encoder: makes the vectors; needed unless the retriever is bm25.
+        start_from: version whose documents and vectors are taken over. If it is the index in
+            `directory`, its next version is written; if another, a new index that takes over its
+            vectors. The encoders may then differ in their question towers.
         source: identifies the passages. Without it a rerun compares their checksum.
         overwrite: ignore an index that is in `directory`.
-        max_deleted_share: highest share of the documents that may be deleted.
+        max_deleted_share: highest share (0 … 1) of the documents that may be deleted.
+        encode: encodes the passages that have no stored vector, into shards.
         language: decides how BM25 finds words, and is written into the manifest; None: that of the
             index, or English.
-        folder_groups: groups that the folders of documents state, by their ids, complete once
-            `content` is read; None: as they are.
-        notes: says what users are to know of the content, once it is read.
+        folder_groups: document id → groups that its folder states; may be filled while `content`
+            is read. None keeps those of the index.
+        notes: called once `content` is read; returns what users are to know of it.
 
     Raises:
         ConfigError: no encoder, or `start_from` lacks such vectors.
@@ -252,19 +256,20 @@ def write_index(
         0
     """
     settings = settings or BuildSettings()
-    place = Path(directory)
+    directory = Path(directory)
     if settings.has_encoder and encoder is None:
         raise ConfigError(
             f"retriever {settings.retriever!r} needs an encoder",
             hint="pass one, or choose retriever bm25",
         )
-    if place.is_dir():
-        _refuse_others_files(place)  # first, because the lock adds a file
-    is_update = start_from is not None and start_from.directory.resolve() == place.resolve()
-    with directory_lock(place):
-        with disk_errors(place):
-            ledger = BuildLedger(place, is_update=is_update, overwrites=overwrite)
-        report = WriteReport(place)
+    if directory.is_dir():
+        # Before the lock, which adds a file of its own.
+        _refuse_foreign_files(directory)
+    is_update = start_from is not None and start_from.directory.resolve() == directory.resolve()
+    with directory_lock(directory):
+        with disk_errors(directory):
+            ledger = BuildLedger(directory, is_update=is_update, overwrites=overwrite)
+        report = WriteReport(directory)
         writer = _IndexWriter(settings, encoder, start_from, ledger, folder_groups, report, notes)
         return writer.write(content, source, max_deleted_share, encode, language)
 
@@ -274,10 +279,10 @@ class _IndexWriter:
     """Writes the stages of one index; the caller has the lock of the directory.
 
     Attributes:
-        report: is filled in.
-        earlier_rows: (N,) rows of the passages in the version that the index starts from; -1 where
-            their vectors are not taken over.
-        stored_tokens: token vectors of that version, if they can be taken over.
+        start: version whose documents and vectors are taken over, if any.
+        report: counts of documents and passages, filled in while they are written.
+        earlier_rows: (N,) row of each passage in `start`; -1 where its vectors are not taken over.
+        stored_tokens: token vectors of `start`, if they can be taken over.
         kept_passages: number of passages of documents that stay.
     """
 
@@ -304,48 +309,51 @@ class _IndexWriter:
         ledger = self.ledger
         report = self.report
         start = self.start
-        self._check_begun()
+        self._check_resumed()
         if start is not None:
-            self._take_from(start, with_passages=content is None)
-        goes_on = ledger.is_update or content is None
-        before = ledger.existing
-        if before is None and start is not None and goes_on:
-            before = start.manifest
-        if language is None and before is not None:
-            language = before.language
+            self._reuse_from(start, with_passages=content is None)
+        # With content of its own, a new index takes vectors from `start`, but not the language.
+        keeps_corpus = ledger.is_update or content is None
+        previous = ledger.existing
+        if previous is None and start is not None and keeps_corpus:
+            previous = start.manifest
+        if language is None and previous is not None:
+            language = previous.language
         if content is not None:
             self._write_passages(content, source, max_deleted_share)
-        written = ledger.stage("passages")
-        if ledger.is_update and before and before.stage("passages").files == written.files:
+        stored = ledger.stage("passages")
+        if ledger.is_update and previous and previous.stage("passages").files == stored.files:
+            # No document differs: the index stays as it is.
             shutil.rmtree(ledger.folder)
-            report.version = before.version
+            report.version = previous.version
             return report
         passages = PassageStore(ledger.path("passages"))
         if start is not None and self.settings.has_encoder:
             self.earlier_rows = match_passages(passages, start.passages)
-        inputs = {"passages": written.output}
+        inputs = {"passages": stored.output}
         if self.settings.has_dense:
             encoder = cast("PassageEncoder", self.encoder)
-            self._write_embeddings(passages, inputs, encoder, encode, keeps_probes=goes_on)
+            self._write_embeddings(passages, inputs, encoder, encode, keeps_probes=keeps_corpus)
             self._write_dense()
         if self.settings.has_tokens:
             self._write_tokens(passages, inputs, cast("TokenEncoder", self.encoder))
         if "bm25" in self.settings.stages:
             self._write_bm25(passages, inputs, language)
-        kept = (before and before.model_extra) or {}
-        finished = ledger.existing or ledger.commit(self.settings, language, kept)
+        extra_keys = (previous and previous.model_extra) or {}
+        finished = ledger.existing or ledger.commit(self.settings, language, extra_keys)
         report.version = finished.version
-        n_taken = int((self.earlier_rows >= 0).sum())
-        report.reused = max(0, n_taken - self.kept_passages)
+        n_reused = int((self.earlier_rows >= 0).sum())
+        report.reused = max(0, n_reused - self.kept_passages)
         return report
 
-    def _check_begun(self) -> None:
+    def _check_resumed(self) -> None:
         """Refuse to go on with a build or an index of other parts, or of another encoder."""
         ledger = self.ledger
         wanted = set(self.settings.stages)
         begun = {stage for stage in STAGES if ledger.stage(stage).inputs}
-        others = begun - wanted if ledger.existing is None else wanted - begun
-        if others:
+        # A build that was begun may still make what it lacks, a finished index may have more.
+        conflicting = begun - wanted if ledger.existing is None else wanted - begun
+        if conflicting:
             raise MismatchedArtifactError(
                 f"{ledger.directory} holds {_names_of(begun)}, this build makes {_names_of(wanted)}",
                 hint="choose another --out (--reuse takes vectors over), or add --overwrite",
@@ -355,8 +363,16 @@ class _IndexWriter:
                 ledger.state.encoder.check(ledger.directory, self.encoder.identity)
             ledger.state.encoder = self.encoder.identity
 
-    def _take_from(self, start: Index, *, with_passages: bool) -> None:
-        """Take over stages of a version, unless it has changed, or has vectors of other models."""
+    def _reuse_from(self, start: Index, *, with_passages: bool) -> None:
+        """Offer the stages of `start` to the ledger, and copy its rights into a new index.
+
+        Args:
+            with_passages: the passages stay the same, so that their stage is offered too.
+
+        Raises:
+            MismatchedArtifactError: it has vectors of another encoder.
+            ResourceError: another process has changed it.
+        """
         is_update = self.ledger.is_update
         if is_update and Manifest.read(start.directory).version != start.version:
             raise ResourceError(
@@ -376,7 +392,7 @@ class _IndexWriter:
             stages = dict(start.manifest.stages)
             if not with_passages:
                 del stages["passages"]
-            self.ledger.take_from(start.data, stages)
+            self.ledger.reuse_from(start.data, stages)
 
     def _write_passages(
         self,
@@ -384,10 +400,11 @@ class _IndexWriter:
         source: Mapping[str, Any] | None,
         max_deleted_share: float,
     ) -> None:
-        """Store passages and documents, or compare them where no source identifies them."""
+        """Store passages and documents; if they are stored and no source identifies them, compare."""
         documents = self._documents(content, max_deleted_share)
         stored = self.ledger.stage("passages").output
         if source is not None or not stored:
+            # In the form in which an interrupted run finds it in the ledger's file.
             described = json.loads(json.dumps(source, sort_keys=True, default=str))
 
             def store(directory: Path) -> Mapping[str, object]:
@@ -396,6 +413,7 @@ class _IndexWriter:
                 self.report.notes = ()
                 return output
 
+            # Those of an interrupted run; `store` empties them if the content is read again.
             self.report.notes = self.ledger.state.notes
             self.ledger.make("passages", {"source": described}, store)
             return
@@ -408,23 +426,29 @@ class _IndexWriter:
             )
 
     def _documents(self, content: Iterable[Change], max_deleted_share: float) -> Iterator[Put]:
-        """The documents of the new version, counted while they are read."""
+        """The documents of the new version, without their groups.
+
+        Counts them in the report as they are read; after the last, writes their groups.
+
+        Raises:
+            DataError: more than `max_deleted_share` of the earlier documents are gone.
+        """
         report = self.report
         start = self.start
-        read = None if start is None else start.passages.in_order()
+        read_passages = None if start is None else start.passages.in_order()
         rights = read_rights(self.ledger.directory)[0]
-        stated = dict[str, Groups]()
-        moved = set[str]()
+        stated_groups = dict[str, Groups]()
+        reread_ids = set[str]()
         for change in content:
             entry = change if isinstance(change, DocumentEntry) else None
             if start is not None and self.ledger.is_update and entry is None:
                 entry = start.documents.find(change.id)
-            stored = [] if read is None or entry is None else read(entry.rows)
+            stored = [] if read_passages is None or entry is None else read_passages(entry.rows)
             put, groups = _without_groups(_as_put(change, stored))
             if groups:
-                stated[put.id] = groups
+                stated_groups[put.id] = groups
             if put.id in rights.folders:
-                moved.add(put.id)
+                reread_ids.add(put.id)
             if entry is not None and put.passages == stored:
                 report.kept += 1
                 self.kept_passages += len(stored)
@@ -443,18 +467,27 @@ class _IndexWriter:
                     hint="check that the corpus is the one of this index, or raise "
                     "--max-deleted-share",
                 )
-        # Before the new version is searched, and before the stage counts as finished.
-        self._write_rights(stated, moved)
+        # The stage is not finished yet: a killed run writes the groups again, and nobody searches new
+        # documents without them.
+        self._write_rights(stated_groups, reread_ids)
 
-    def _write_rights(self, stated: Mapping[str, Groups], moved: Collection[str]) -> None:
-        """Write the groups of documents; `moved` have those of their folder, if any, anew."""
+    def _write_rights(
+        self, stated_groups: Mapping[str, Groups], reread_ids: Collection[str]
+    ) -> None:
+        """Write the groups of documents.
+
+        Args:
+            stated_groups: document id → groups that its own metadata names.
+            reread_ids: documents that had groups of a folder, which `folder_groups`, if given,
+                replaces.
+        """
 
         def change(rights: Rights) -> Rights:
             if self.folder_groups is not None:
-                folders = {id: rights.folders[id] for id in rights.folders if id not in moved}
+                folders = {id: rights.folders[id] for id in rights.folders if id not in reread_ids}
                 folders |= {id: tuple(sorted(names)) for id, names in self.folder_groups.items()}
                 rights = rights.model_copy(update={"folders": folders})
-            return rights.stating(stated)
+            return rights.stating(stated_groups)
 
         change_rights(self.ledger.directory, change)
 
@@ -476,7 +509,8 @@ class _IndexWriter:
                 "per passage",
                 hint="build it with `rag index … --index-type plaid`",
             )
-        if settings.index_type != "flat":  # refused before hours of encoding
+        if settings.index_type != "flat":
+            # A type that cannot be built is refused before hours of encoding.
             create_faiss(preset_for(settings.index_type, len(passages), identity.dim), identity.dim)
 
         def write(directory: Path) -> Mapping[str, object]:
@@ -494,20 +528,20 @@ class _IndexWriter:
                 save_probes(directory, passages, encoder, settings.probes, settings.seed)
             return asdict(shards.layout)
 
-        choice = {
+        stage_settings = {
             "encoder": identity.comparable(),
             "dtype": settings.stored_dtype,
             "shard_rows": settings.shard_rows,
             "probes": settings.probes,
             "seed": settings.seed,
         }
-        self.ledger.make("embeddings", {**inputs, **choice}, write)
+        self.ledger.make("embeddings", {**inputs, **stage_settings}, write)
 
     def _write_dense(self) -> None:
-        """The FAISS index over finished embeddings, measured on the probes; it needs no encoder."""
+        """Write the FAISS index over finished embeddings, measured on the probes; needs no encoder."""
         settings = self.settings
         stored = self.ledger.stage("embeddings")
-        choice: dict[str, Any] = {
+        stage_settings: dict[str, Any] = {
             "index_type": settings.index_type,
             "recall_target": settings.tuned_recall,
             "seed": settings.seed,
@@ -517,20 +551,21 @@ class _IndexWriter:
             layout = ShardLayout(**stored.output)
             embeddings = EmbeddingShards.open(self.ledger.path("embeddings"), layout)
             probes = read_probes(embeddings)
-            threads = settings.threads
-            info = build_faiss(embeddings, directory, probes=probes, threads=threads, **choice)
+            info = build_faiss(
+                embeddings, directory, probes=probes, threads=settings.threads, **stage_settings
+            )
             return info.model_dump(exclude_none=True)
 
         files = stored.model_dump()["files"]
-        self.ledger.make("dense", {"embeddings": fingerprint(files)[:16], **choice}, write)
+        self.ledger.make("dense", {"embeddings": fingerprint(files)[:16], **stage_settings}, write)
 
     def _write_tokens(
         self, passages: PassageStore, inputs: Mapping[str, object], encoder: TokenEncoder
     ) -> None:
         settings = self.settings
-        choice: dict[str, Any] = {"shard_rows": settings.shard_rows, "seed": settings.seed}
+        stage_settings: dict[str, Any] = {"shard_rows": settings.shard_rows, "seed": settings.seed}
         identity = encoder.identity.comparable()
-        inputs = {**inputs, "encoder": identity, "bits": BITS, **choice}
+        inputs = {**inputs, "encoder": identity, "bits": BITS, **stage_settings}
         # The version whose centroids and codes are taken over decides the content, too.
         if self.start is not None and self.stored_tokens is not None:
             inputs["start"] = fingerprint(self.start.manifest.stage("tokens").model_dump())[:16]
@@ -539,7 +574,9 @@ class _IndexWriter:
             stored = None
             if self.stored_tokens is not None:
                 stored = Stored(self.stored_tokens, self.earlier_rows)
-            return build_tokens(passages, directory, encoder, stored=stored, **choice).model_dump()
+            return build_tokens(
+                passages, directory, encoder, stored=stored, **stage_settings
+            ).model_dump()
 
         self.ledger.make("tokens", inputs, write)
 
@@ -547,17 +584,19 @@ class _IndexWriter:
         self, passages: PassageStore, inputs: Mapping[str, object], language: str | None
     ) -> None:
         settings = self.settings
-        weights: dict[str, Any] = {"k1": settings.k1, "b": settings.b}
+        stage_settings: dict[str, Any] = {"k1": settings.k1, "b": settings.b}
         if language not in (None, ENGLISH):
-            weights["language"] = language
+            stage_settings["language"] = language
         threads = settings.threads or os.cpu_count() or 1
         heap_mib = settings.java_heap_mib
 
         def write(directory: Path) -> Mapping[str, object]:
-            info = build_bm25(passages, directory, threads=threads, heap_mib=heap_mib, **weights)
+            info = build_bm25(
+                passages, directory, threads=threads, heap_mib=heap_mib, **stage_settings
+            )
             return info.model_dump()
 
-        self.ledger.make("bm25", {**inputs, **weights}, write)
+        self.ledger.make("bm25", {**inputs, **stage_settings}, write)
 
 
 def _as_put(change: Change, stored: list[Passage]) -> Put:
@@ -606,7 +645,7 @@ def _names_of(stages: Collection[StageName]) -> str:
     return ", ".join(stage for stage in STAGES if stage in stages)
 
 
-def _refuse_others_files(directory: Path) -> None:
+def _refuse_foreign_files(directory: Path) -> None:
     def is_own(entry: Path) -> bool:
         is_data = entry.name.startswith(DATA_PREFIX)
         return entry.name in _OWN_FILES or is_data or TEMPORARY_MARK in entry.name

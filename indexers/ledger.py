@@ -46,7 +46,7 @@ class BuildState(BaseModel):
 
     Attributes:
         encoder: encoder of the vectors that are stored already.
-        stages: the stages that were begun.
+        stages: the stages that were begun; one without `output` is unfinished.
         notes: what users are to know of the passages.
     """
 
@@ -69,9 +69,9 @@ class BuildLedger:
 
     Attributes:
         folder: folder of the build's files; made when there is work.
-        state: what is done.
-        existing: manifest of the index in `directory`, which the build is to equal; None for an
-            update.
+        state: the stages that are begun or finished; saved after each.
+        existing: manifest of a finished index in `directory`, whose inputs this build must have;
+            None if there is none, if it is ignored, and for an update.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class BuildLedger:
         self._clean_up(overwrites)
 
         self.state = BuildState()
-        self._taken: Mapping[StageName, Stage] = {}
-        self._taken_from = directory
+        self._reusable: Mapping[StageName, Stage] = {}
+        self._reusable_dir = directory
         self.existing: Manifest | None = None
         if (directory / MANIFEST_NAME).exists() and not overwrites and not is_update:
             self.existing = Manifest.read(directory)
             self.state.encoder = self.existing.encoder
-            self.take_from(directory / self.existing.data, self.existing.stages)
+            self.reuse_from(directory / self.existing.data, self.existing.stages)
         if (self.folder / _STATE_NAME).exists():
             self._continue()
 
@@ -101,7 +101,8 @@ class BuildLedger:
         for folder in self.directory.glob(f"{DATA_PREFIX}*"):
             if folder.name == current or not (folder / _STATE_NAME).exists():
                 continue
-            # A build that was killed before its manifest was written.
+            # Its build was killed before the manifest was written. Only the first build of a directory
+            # goes on with it: one that replaces an index begins again.
             if has_manifest or overwrites or self.folder.exists():
                 shutil.rmtree(folder)
             else:
@@ -113,7 +114,7 @@ class BuildLedger:
             remove_unused(self.directory)
 
     def _continue(self) -> None:
-        """Go on with an interrupted build: its finished stages, and shards of vectors."""
+        """Load the state of an interrupted build; forget stages that cannot be continued."""
         path = self.folder / _STATE_NAME
         try:
             self.state = BuildState.model_validate(read_json(path))
@@ -126,19 +127,23 @@ class BuildLedger:
             if not has_shards and (is_read_again or not stage.output):
                 del self.state.stages[name]
 
-    def take_from(self, data: Path, stages: Mapping[StageName, Stage]) -> None:
-        """Take over finished stages with equal inputs from the folder `data` of another version."""
-        self._taken_from = data
-        self._taken = stages
+    def reuse_from(self, data: Path, stages: Mapping[StageName, Stage]) -> None:
+        """Offer finished stages of a version; those whose inputs turn out equal are taken over.
+
+        Args:
+            data: folder of the version's files.
+        """
+        self._reusable_dir = data
+        self._reusable = stages
 
     def stage(self, name: StageName) -> Stage:
         """A stage of this build, or one that can be taken over; one without inputs if neither."""
-        return self.state.stages.get(name) or self._taken.get(name, Stage())
+        return self.state.stages.get(name) or self._reusable.get(name, Stage())
 
     def path(self, name: StageName) -> Path:
         """The folder of a stage, finished or to be filled."""
-        is_taken = name not in self.state.stages and name in self._taken
-        return (self._taken_from if is_taken else self.folder) / name
+        is_reused = name not in self.state.stages and name in self._reusable
+        return (self._reusable_dir if is_reused else self.folder) / name
 
     def make(
         self,
@@ -146,27 +151,28 @@ class BuildLedger:
         inputs: Mapping[str, Any],
         write: Callable[[Path], Mapping[str, Any]],
     ) -> None:
-        """Make a stage, unless it is there.
+        """Make a stage, unless it is finished with these inputs.
 
         Args:
-            write: fills the folder of the stage, and returns what it holds.
+            inputs: what decides the content of the stage, as JSON.
+            write: fills the folder of the stage, and returns a description of the content.
 
         Raises:
             MismatchedArtifactError: the build, or the index in the directory, has this stage with
                 other inputs.
         """
-        present = self.stage(name)
-        changed = differences(present.inputs, inputs)
-        if present.output and not changed:
+        earlier = self.stage(name)
+        changes = differences(earlier.inputs, inputs)
+        if earlier.output and not changes:
             return
 
         folder = self.folder / name
-        if changed:
-            is_own = name in self.state.stages or self.existing is not None
-            if present.inputs and is_own and not self.is_update:
+        if changes:
+            is_of_directory = name in self.state.stages or self.existing is not None
+            if earlier.inputs and is_of_directory and not self.is_update:
                 raise MismatchedArtifactError(
                     f"{self.directory} holds a build whose stage {name!r} has other inputs "
-                    f"({changed})",
+                    f"({changes})",
                     hint=f"bring a finished index up to date by --update {self.directory} in place "
                     "of --out; else give what the build was begun with, or choose another --out, or "
                     "add --overwrite",
@@ -178,17 +184,21 @@ class BuildLedger:
         files = {}
         for path in sorted(folder.rglob("*")):
             if path.is_file():
-                stored = path.relative_to(self.folder).as_posix()
-                files[stored] = self._describe(name, stored)
+                relative = path.relative_to(self.folder).as_posix()
+                files[relative] = self._describe(name, relative)
         self._record(name, Stage(inputs=dict(inputs), output=output, files=files))
 
-    def _describe(self, name: StageName, stored: str) -> StoredFile:
-        """Size and checksum of a file; those that are known where it is a hard link."""
-        path = self.folder / stored
-        known = self._taken.get(name, Stage()).files.get(stored)
-        origin = self._taken_from / stored
-        if known is not None and origin.samefile(path):
-            return known
+    def _describe(self, name: StageName, relative: str) -> StoredFile:
+        """Size and checksum of a file, read again unless it is a hard link of a reusable one.
+
+        Args:
+            relative: path within the build's folder.
+        """
+        path = self.folder / relative
+        recorded = self._reusable.get(name, Stage()).files.get(relative)
+        reusable_path = self._reusable_dir / relative
+        if recorded is not None and reusable_path.samefile(path):
+            return recorded
         return StoredFile(size_bytes=path.stat().st_size, sha256=sha256_file(path))
 
     def _record(self, name: StageName, stage: Stage) -> None:
@@ -197,18 +207,18 @@ class BuildLedger:
         atomic_write_json(self.folder / _STATE_NAME, self.state.model_dump())
 
     def commit(
-        self, settings: BuildSettings, language: str | None, kept: Mapping[str, Any]
+        self, settings: BuildSettings, language: str | None, extra_keys: Mapping[str, Any]
     ) -> Manifest:
         """Make the finished build the index.
 
         Args:
             settings: settings of the index, which name its stages.
             language: of the passages, if it was stated.
-            kept: further keys of the manifest.
+            extra_keys: further keys of the manifest.
         """
         for name in settings.stages:
             if name not in self.state.stages:
-                self._take_over(name)
+                self._link_reusable(name)
         stages = {name: self.state.stages[name] for name in settings.stages}
         checksums = {name: stage.model_dump()["files"] for name, stage in stages.items()}
         manifest = Manifest(
@@ -218,11 +228,12 @@ class BuildLedger:
             language=language,
             encoder=self.state.encoder,
             stages=stages,
-            **kept,
+            **extra_keys,
         )
 
         target = self.directory / manifest.data
-        if target.exists():  # equal bytes
+        if target.exists():
+            # Its name is a hash of the checksums: the same files are there already.
             shutil.rmtree(self.folder)
         else:
             for folder in (*self.folder.iterdir(), self.folder):
@@ -233,12 +244,12 @@ class BuildLedger:
         remove_unused(self.directory)
         return manifest
 
-    def _take_over(self, name: StageName) -> None:
-        stage = self._taken[name]
+    def _link_reusable(self, name: StageName) -> None:
+        stage = self._reusable[name]
         shutil.rmtree(self.folder / name, ignore_errors=True)
-        for stored in stage.files:
-            (self.folder / stored).parent.mkdir(parents=True, exist_ok=True)
-            link_or_copy(self._taken_from / stored, self.folder / stored)
+        for relative in stage.files:
+            (self.folder / relative).parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(self._reusable_dir / relative, self.folder / relative)
         self._record(name, stage)
 
 

@@ -70,16 +70,19 @@ def build_tokens(
     seed: int = 0,
     stored: Stored[TokenShards] | None = None,
 ) -> TokenInfo:
-    """Encode, compress and list; finished shards of an interrupted build are kept.
+    """Encode passages, compress their token vectors and write the inverted lists.
+
+    Finished shards of an interrupted build are kept.
 
     A random sample of passages is encoded first, for centroids and buckets: 32 tokens for each
-    centroid. Its vectors are kept for their shards. All are rounded to half precision before they
-    are compressed.
+    centroid. Its vectors are saved, so that no passage is encoded twice. All vectors are rounded to
+    half precision before they are compressed.
 
     Args:
         shard_rows: passages per shard, the most a killed run can lose.
         seed: random seed of the sample and the centroids.
-        stored: vectors of an earlier version of the index.
+        stored: vectors of an earlier version of the index. Its `rows` become -1 if they are not
+            taken over, so that the caller sees it.
 
     Raises:
         ConfigError: the encoder makes one vector per text, or vectors that are not of unit length.
@@ -109,7 +112,7 @@ class _Build:
     """One build in its directory.
 
     Attributes:
-        stored: vectors of an earlier index, while its centroids are kept.
+        stored: vectors of an earlier version, while the build has its centroids.
     """
 
     passages: PassageStore
@@ -124,7 +127,7 @@ class _Build:
         return divide(len(self.passages), self.shard_rows)
 
     def compress(self) -> TokenInfo:
-        """Write centroids and shards; what they hold, without the lists."""
+        """Write centroids and shards, without the lists; returns what they hold."""
         codec = self._codec()
         self._write_shards(codec)
         shard_tokens = [int(self._lengths(shard).sum()) for shard in self._shards]
@@ -152,16 +155,18 @@ class _Build:
         return info.model_copy(update=trained)
 
     def start_over(self) -> None:
-        """Remove what was made with the centroids of the earlier index, and do without it."""
+        """Remove what was made with the centroids of the earlier version, and do without it."""
         _log.info("%s: the centroids are trained anew", self.directory)
-        # What says that a shard is finished goes first; a sample for new centroids stays.
+        # Lengths first, because they say that a shard is finished. The sample stays: it was encoded
+        # for new centroids.
         for pattern in ("lengths-*.npy", "[!s]*.npy"):
             for path in self.directory.glob(pattern):
                 path.unlink()
-        self._leave_stored()
+        self._forget_stored()
 
-    def _leave_stored(self) -> None:
+    def _forget_stored(self) -> None:
         if self.stored is not None:
+            # The caller's array, too: it counts by it what was taken over.
             self.stored.rows[:] = -1
         self.stored = None
 
@@ -189,9 +194,7 @@ class _Build:
         return values, lengths
 
     def _codec(self) -> TokenCodec:
-        """The codec of this build if it was interrupted, else that of the earlier index, or a new
-        one.
-        """
+        """The codec that an interrupted run saved, else that of the earlier version, or a new one."""
         names = (CENTROIDS_NAME, BUCKETS_NAME)
         is_saved = all((self.directory / name).is_file() for name in names)
         if not is_saved:
@@ -201,13 +204,14 @@ class _Build:
                 link_files(names, self.stored.vectors.directory, self.directory)
         codec = load_codec(self.directory)
         if self.stored is not None and not codec.is_same(self.stored.vectors.codec):
-            self._leave_stored()
+            self._forget_stored()
         return codec
 
     def _train(self) -> None:
         """Train a codec on a sample of the passages, and save it."""
-        draw = np.random.default_rng(self.seed)
-        order = draw.permutation(len(self.passages))
+        rng = np.random.default_rng(self.seed)
+        # Drawn even if a sample is there, so that the vectors are shuffled alike.
+        order = rng.permutation(len(self.passages))
         if not (self.directory / _SAMPLE_ROWS_NAME).is_file():
             self._draw_sample(order)
         values = self._load(_SAMPLE_NAME)
@@ -216,7 +220,7 @@ class _Build:
         _log.info(
             "%s: %d tokens of %d passages train the centroids", self.directory, len(values), count
         )
-        shuffled = values[draw.permutation(len(values))].astype(np.float32)
+        shuffled = values[rng.permutation(len(values))].astype(np.float32)
         codec = train_codec(shuffled, centroid_count(tokens))
         save_npy(self.directory / CENTROIDS_NAME, codec.centroids.astype(np.float16))
         save_npy(self.directory / BUCKETS_NAME, codec.buckets)
@@ -237,6 +241,7 @@ class _Build:
                 passages += len(rows)
                 tokens += len(vectors)
                 corpus_tokens = tokens / passages * len(order)  # by the mean so far
+                # A tenth more, because `train_codec` holds some tokens out.
                 sample_tokens = 1.1 * TRAINING_TOKENS * centroid_count(corpus_tokens)
                 needed = max(_SAMPLED_TOKENS, math.ceil(sample_tokens))
                 progress.update(len(vectors))
@@ -259,14 +264,14 @@ class _Build:
 
     def _write_shards(self, codec: TokenCodec) -> None:
         """Write the shards that are missing: taken over as files, or block by block."""
-        sampled = self._sampled()
+        sample = self._sampled()
         missing = []
         for shard in self._shards:
             if not (self.directory / shard_files(shard.number)[-1]).is_file():
                 missing.append(shard)
         total = len(self.passages)
-        left = sum(len(shard.rows) for shard in missing)
-        with Progress(total, "passages", "encode", initial=total - left) as progress:
+        n_missing = sum(len(shard.rows) for shard in missing)
+        with Progress(total, "passages", "encode", initial=total - n_missing) as progress:
             for shard in missing:
                 stored = self.stored
                 if stored is not None and shard.is_unchanged(stored.rows, stored.vectors.divided):
@@ -274,22 +279,22 @@ class _Build:
                     link_files(names, stored.vectors.directory, self.directory)
                     progress.update(len(shard.rows))
                 else:
-                    self._write_shard(shard, codec, sampled, progress.update)
+                    self._write_shard(shard, codec, sample, progress.update)
 
     def _write_shard(
         self,
         shard: Shard,
         codec: TokenCodec,
-        sampled: dict[int, _Float16],
-        done: Callable[[int], None],
+        sample: dict[int, _Float16],
+        report_done: Callable[[int], None],
     ) -> None:
         blocks = list[_Block]()
-        first = shard.start
-        for passages in self.passages.batches(_TEXTS_AT_ONCE, start=first, stop=shard.stop):
-            rows = np.arange(first, first + len(passages))
-            blocks.append(self._block(rows, passages, codec, sampled))
-            first += len(passages)
-            done(len(passages))
+        first_row = shard.start
+        for passages in self.passages.batches(_TEXTS_AT_ONCE, start=first_row, stop=shard.stop):
+            rows = np.arange(first_row, first_row + len(passages))
+            blocks.append(self._block(rows, passages, codec, sample))
+            first_row += len(passages)
+            report_done(len(passages))
         for name, arrays in zip(shard_files(shard.number), zip(*blocks, strict=True), strict=True):
             save_npy(self.directory / name, np.concatenate(arrays))
 
@@ -298,40 +303,43 @@ class _Build:
         rows: Int64,
         passages: Sequence[Passage],
         codec: TokenCodec,
-        sampled: dict[int, _Float16],
+        sample: dict[int, _Float16],
     ) -> _Block:
-        """Codes, residuals and lengths of some passages: those that are stored, and the others."""
-        earlier = np.full(len(rows), -1)
+        """Codes (T,), residuals (T, bytes) and lengths (n,) of passages, stored or encoded anew."""
+        stored_rows = np.full(len(rows), -1)
         if self.stored is not None:
-            earlier = self.stored.rows[rows]
-        new = np.flatnonzero(earlier < 0)
-        vectors = self._vectors(rows[new], [passages[n] for n in new.tolist()], sampled)
+            stored_rows = self.stored.rows[rows]
+        new = np.flatnonzero(stored_rows < 0)
+        vectors = self._vectors(rows[new], [passages[n] for n in new.tolist()], sample)
         lengths = np.array([len(part) for part in vectors], np.int64)
         codes, residuals = codec.encode(np.concatenate([codec.centroids[:0], *vectors]))
-        kept = np.flatnonzero(earlier >= 0)
-        if self.stored is not None and len(kept):
-            kept = kept[np.argsort(earlier[kept], kind="stable")]
-            kept_codes, kept_residuals, kept_lengths = self.stored.vectors.tokens(earlier[kept])
-            codes = np.concatenate([codes, kept_codes])
-            residuals = np.concatenate([residuals, kept_residuals])
-            lengths = np.concatenate([lengths, kept_lengths])
-        # Those of new passages come first: back into the order of rows.
-        order = np.argsort(np.concatenate([new, kept]))
+        known = np.flatnonzero(stored_rows >= 0)
+        if self.stored is not None and len(known):
+            # The stored version is read in the order of its own rows.
+            known = known[np.argsort(stored_rows[known], kind="stable")]
+            known_codes, known_residuals, known_lengths = self.stored.vectors.tokens(
+                stored_rows[known]
+            )
+            codes = np.concatenate([codes, known_codes])
+            residuals = np.concatenate([residuals, known_residuals])
+            lengths = np.concatenate([lengths, known_lengths])
+        # New passages come first, then those that are known: back into the order of rows.
+        order = np.argsort(np.concatenate([new, known]))
         starts = np.cumsum(lengths) - lengths
         tokens = ranges(starts[order], lengths[order])
         return codes[tokens], residuals[tokens], lengths[order].astype(np.uint16)
 
     def _vectors(
-        self, rows: Int64, passages: Sequence[Passage], sampled: dict[int, _Float16]
+        self, rows: Int64, passages: Sequence[Passage], sample: dict[int, _Float16]
     ) -> list[_Float16]:
-        """Vectors (L, D) of each passage: of the sample as stored, the others encoded."""
+        """Vectors (L, D) of each passage: from the sample, or encoded now."""
         pairs = list(zip(rows.tolist(), passages, strict=True))
-        texts = [passage for row, passage in pairs if row not in sampled]
+        texts = [passage for row, passage in pairs if row not in sample]
         encoded: Iterator[_Float16] = iter(())
         if texts:
             values, lengths = self._encode(texts)
             encoded = iter(np.split(values, np.cumsum(lengths)[:-1]))
-        return [sampled[row] if row in sampled else next(encoded) for row, _ in pairs]
+        return [sample[row] if row in sample else next(encoded) for row, _ in pairs]
 
     def _lengths(self, shard: Shard) -> NDArray[np.uint16]:
         """Number of tokens (n,) of each passage of a finished shard."""
