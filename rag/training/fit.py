@@ -264,6 +264,8 @@ class _Run:
             group["lr"] = group["peak"] * factor
         counts, means = self.gradients.compute(self.step)
         master = method.master
+        if self.step == 0 and self.world.is_main:
+            _warn_of_untrained(method)
         norm = float(torch.nn.utils.clip_grad_norm_(master.master, config.clip_norm))
         if not (math.isfinite(means["loss"]) and math.isfinite(norm)):
             raise RagError(
@@ -309,6 +311,20 @@ class _Run:
             save_checkpoint(config.out, self.step, self.method.master, self._optimizer, state)
             hooks.on_checkpoint()
             self._saved = time.monotonic()
+
+
+def _warn_of_untrained(method: Method) -> None:
+    """Name the networks of the model that are to be trained, and that no gradient has reached."""
+    master = method.master
+    for network, module in method.model.named_modules():
+        gradients = [
+            tensor.grad
+            for name, tensor in zip(master.names, master.master, strict=True)
+            if name.startswith(f"{network}.")
+        ]
+        is_unreached = gradients and all(gradient is None for gradient in gradients)
+        if is_unreached and hasattr(module, "to_compute"):
+            log.warning("%s is to be trained, but no gradient reaches it in step 0", network)
 
 
 def _mixed(weights: Tensors, start: Tensors, share: float) -> Weights:

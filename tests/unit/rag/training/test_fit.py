@@ -174,3 +174,22 @@ def test_a_loss_that_is_not_finite_is_said(tmp_path: Path) -> None:
         model.weight.fill_(math.inf)
     with pytest.raises(RagError, match=r"step 0: loss .* is not finite"):
         run(tmp_path, model=model)
+
+
+class Network(torch.nn.Linear):
+    def to_compute(self, dtype: torch.dtype) -> None:
+        self.to(dtype)
+
+
+def test_a_network_that_no_gradient_reaches_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = torch.nn.ModuleDict({"used": Network(3, 1), "unused": Network(3, 1)})
+
+    def loss(batch: Pair) -> Loss:
+        x, y = batch
+        return Loss(((model["used"](x) - y) ** 2).mean(), len(x), x.numel())
+
+    fit(toy_method(model, Batches(2), loss), ToyConfig(out=tmp_path), World())
+    warnings = [record.args for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == [("unused",)]
