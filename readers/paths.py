@@ -23,10 +23,10 @@ from rag.core.types import Answer, AnswerSet, Evidence, Paths, RankedPassages
 from rag.data.sentences import sentence_spans
 from readers.words import FACT_STOP_WORDS, has_phrase, words
 
-# In units of ln(1 + rank of the path). All three were chosen on 291 questions of HotpotQA that no
-# reader had learnt from.
-_LEADS_ON = 0.6
-_NAMED = 0.5
+# Added to ln(1 + rank of the path), see `hop_scores`. All three were chosen on 291 questions of
+# HotpotQA that no reader had learnt from.
+_LEADS_ON_COST = 0.6
+_NAMED_COST = 0.5
 # The weight of a passage's rank by paths, which tells more than a search's.
 PATH_WEIGHT = 6.0
 
@@ -48,15 +48,16 @@ def hop_scores(question: str, retrieved: RankedPassages, paths: Paths) -> list[f
         >>> hop_scores("Is the Danube in Germany?", path, [path])
         [-1.1, -0.5]
     """
+    # Of each passage on its best path.
     costs: dict[str, float] = {}
     for rank, path in enumerate(paths):
-        for place, (_, passage) in enumerate(path, start=1):
-            costs.setdefault(passage.id, math.log1p(rank) + _LEADS_ON * (place < len(path)))
+        for hop, (_, passage) in enumerate(path, start=1):
+            costs.setdefault(passage.id, math.log1p(rank) + _LEADS_ON_COST * (hop < len(path)))
     on_no_path = math.log1p(len(paths))
     scores = []
     for _, passage in retrieved:
-        is_asked = is_named(passage.title, question)
-        scores.append(-costs.get(passage.id, on_no_path) - _NAMED * is_asked)
+        in_question = is_named(passage.title, question)
+        scores.append(-costs.get(passage.id, on_no_path) - _NAMED_COST * in_question)
     return scores
 
 
@@ -82,38 +83,43 @@ def with_paths(answers: AnswerSet, paths: Paths) -> AnswerSet:
         Danube ['The Danube rises in Germany.']
         Germany ['The capital of Germany is Berlin.']
     """
-    explained = [_explained(answers.question, answer, paths) for answer in answers.answers]
+    explained = [_explain(answers.question, answer, paths) for answer in answers.answers]
     return replace(answers, answers=tuple(explained))
 
 
-def _explained(question: str, answer: Answer, paths: Paths) -> Answer:
+def _explain(question: str, answer: Answer, paths: Paths) -> Answer:
     evidence = answer.evidence
     path = _path_through(evidence.passage_id, paths)
     if path is None:
         return answer
     spans = [sentence_spans(passage.text) for _, passage in path]
-    read = []
+    fact_passages = []
     for (hit, passage), sentences in zip(path, spans, strict=True):
         confidence = 0.0
         answer_sentence = None
         if passage.id == evidence.passage_id:
             confidence = answer.confidence
-            at = len(passage.text) if evidence.start is None else evidence.start
-            numbers = (number for number, (_, end) in enumerate(sentences) if at < end)
+            # An answer that does not stand in the text is in none of its sentences.
+            answer_start = len(passage.text) if evidence.start is None else evidence.start
+            numbers = (number for number, (_, end) in enumerate(sentences) if answer_start < end)
             answer_sentence = next(numbers, None)
         texts = [passage.text[start:end] for start, end in sentences]
-        read.append(FactPassage(passage.title, texts, hit.score, confidence, answer_sentence))
+        fact_passages.append(
+            FactPassage(passage.title, texts, hit.score, confidence, answer_sentence)
+        )
     facts = set()
-    for first, neighbours in enumerate(pairwise(read)):
-        for place, sentence in choose_facts(question, neighbours):
-            facts.add((first + place, sentence))
+    for first, neighbours in enumerate(pairwise(fact_passages)):
+        for hop, sentence in choose_facts(question, neighbours):
+            facts.add((first + hop, sentence))
     steps = []
-    for number, ((hit, passage), sentences) in enumerate(zip(path, spans, strict=True)):
-        supporting = tuple(span for place, span in enumerate(sentences) if (number, place) in facts)
+    for hop, ((hit, passage), sentences) in enumerate(zip(path, spans, strict=True)):
+        supporting = tuple(
+            span for sentence, span in enumerate(sentences) if (hop, sentence) in facts
+        )
         step = Evidence.of(passage, hit.score, supporting=supporting)
         if passage.id == evidence.passage_id:
-            kept = evidence.supporting or supporting
-            step = replace(evidence, score=hit.score, supporting=kept)
+            # What the reader states itself goes before the rule.
+            step = replace(evidence, score=hit.score, supporting=evidence.supporting or supporting)
         steps.append(step)
     return replace(answer, path=tuple(steps))
 
@@ -178,26 +184,28 @@ def choose_facts(
     if not passages:
         return []
     question_words = words(question)
-    sought = [word for word in dict.fromkeys(question_words) if word not in FACT_STOP_WORDS]
+    terms = [word for word in dict.fromkeys(question_words) if word not in FACT_STOP_WORDS]
     names = [_name(passage.title) for passage in passages]
     sentences = [list(map(words, passage.sentences)) for passage in passages]
-    bags = []
+    word_sets = []
     for passage, of_passage in zip(passages, sentences, strict=True):
-        bags.append({*words(passage.title), *chain.from_iterable(of_passage)})
-    present = _presence(bags, sought)  # (K, W)
+        word_sets.append({*words(passage.title), *chain.from_iterable(of_passage)})
+    passage_terms = _presence(word_sets, terms)  # (K, W)
     # Weights that sum to 1 (or 0): a word of few passages tells more.
-    rarity = np.maximum(np.log((len(bags) + 1) / (present.sum(0) + 0.5)), 0.0)
+    rarity = np.maximum(np.log((len(word_sets) + 1) / (passage_terms.sum(0) + 0.5)), 0.0)
     rarity = rarity / (float(rarity.sum()) or 1.0)
     mentions = [_mentions(of_passage, names) for of_passage in sentences]  # (S, K) each
     pair = [0]
     if len(passages) > 1:
         in_question = _mentions([question_words], names)[0]
-        coverage = (present[:, None] | present[None, :]) @ rarity
+        # (K, K) share of the weights of the terms that two passages contain together.
+        coverage = (passage_terms[:, None] | passage_terms[None, :]) @ rarity
         pair = _best_pair(passages, in_question, mentions, coverage, paths)
     facts = []
-    for number, other in zip(pair, pair[::-1], strict=True):  # one passage alone is its own other
-        presence = _presence(sentences[number], sought)
-        values = np.array([rarity[is_in].sum() for is_in in presence])
+    # One passage alone is its own other.
+    for number, other in zip(pair, pair[::-1], strict=True):
+        sentence_terms = _presence(sentences[number], terms)
+        values = np.array([rarity[is_in].sum() for is_in in sentence_terms])
         # A blank sentence keeps its number.
         values[[not sentence for sentence in sentences[number]]] = -np.inf
         answer_sentence = passages[number].answer_sentence
@@ -211,11 +219,11 @@ def choose_facts(
     return facts
 
 
-def _presence(texts: Sequence[Collection[str]], sought: Sequence[str]) -> Bool:
-    """(N, W) whether each of N texts has each word."""
-    present = np.zeros((len(texts), len(sought)), bool)
+def _presence(texts: Sequence[Collection[str]], terms: Sequence[str]) -> Bool:
+    """(N, W) whether each of N texts has each of W terms."""
+    present = np.zeros((len(texts), len(terms)), bool)
     for row, text in enumerate(texts):
-        present[row] = [word in text for word in sought]
+        present[row] = [word in text for word in terms]
     return present
 
 
@@ -236,23 +244,29 @@ def _best_pair(
 ) -> list[int]:
     """Numbers of the two passages that fit best; of the best one, if all are of one document."""
     titles = np.array([passage.title for passage in passages])
-    names = np.array([of_passage.any(axis=0) for of_passage in mentions], bool)
-    np.fill_diagonal(names, False)
+    links = np.array([of_passage.any(axis=0) for of_passage in mentions], bool)
+    np.fill_diagonal(links, False)
     scores = np.array([passage.score for passage in passages], np.float64)
     confidence = np.array([passage.confidence for passage in passages], np.float64)
     scaled = (scores - scores.min()) / (float(np.ptp(scores)) or 1.0)
-    ranks = np.full(coverage.shape, math.log1p(len(paths)))
+    log_ranks = np.full(coverage.shape, math.log1p(len(paths)))
+    # The best path comes last, so that a pair has the rank of its best one.
     for number in reversed(range(len(paths))):
         for first, second in pairwise(paths[number]):
-            ranks[first, second] = ranks[second, first] = math.log1p(number)
-    single = _SCORE * scaled + _CONFIDENCE * confidence + _TITLE * in_question
-    values = (
-        single[:, None] + single + _LINK * (names | names.T) + _COVERAGE * coverage - _PATH * ranks
+            log_ranks[first, second] = log_ranks[second, first] = math.log1p(number)
+    passage_scores = _SCORE * scaled + _CONFIDENCE * confidence + _TITLE * in_question
+    pair_scores = (
+        passage_scores[:, None]
+        + passage_scores
+        + _LINK * (links | links.T)
+        + _COVERAGE * coverage
+        - _PATH * log_ranks
     )
-    values[(titles[:, None] == titles) | np.tri(len(titles), dtype=bool)] = -np.inf
-    if np.isneginf(values).all():
-        return [int(np.argmax(single))]
-    return list(map(int, np.unravel_index(int(np.argmax(values)), values.shape)))
+    # Each pair once, and none of one document.
+    pair_scores[(titles[:, None] == titles) | np.tri(len(titles), dtype=bool)] = -np.inf
+    if np.isneginf(pair_scores).all():
+        return [int(np.argmax(passage_scores))]
+    return list(map(int, np.unravel_index(int(np.argmax(pair_scores)), pair_scores.shape)))
 
 
 def _name(title: str) -> list[str]:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from indexers.passages import PassageStore
 
 # First hits whose words are matched; those behind them hardly ever reach the first 20.
-_MATCHED = 60
-_EMPHASIS = 1.5
+_MATCH_DEPTH = 60
+_EXPONENT = 1.5
 _NUMBER = r"\d+(?:\.\d+)?"
 _SPEC = re.compile(
     rf"(?:rrf(?P<k>{_NUMBER})?|(?P<name>zscore|minmax|std|raw)):(?P<weights>{_NUMBER}(?:,{_NUMBER})*)"
@@ -106,9 +106,9 @@ class Fusion:
             depth: hits that every retriever was asked for; a list with fewer is complete.
             absent_scores: `Retriever.absent_score` of each retriever; if None, no score is known.
         """
-        known = absent_scores or [None] * len(lists)
+        scores = absent_scores or [None] * len(lists)
         questions = zip(*lists, strict=True)
-        return [self._fuse_question(hit_lists, top_k, depth, known) for hit_lists in questions]
+        return [self._fuse_question(hit_lists, top_k, depth, scores) for hit_lists in questions]
 
     def _fuse_question(
         self,
@@ -123,18 +123,19 @@ class Fusion:
                 distinct.setdefault(hit.row, hit)
         if not distinct or top_k < 1:
             return []
-        columns = {row: column for column, row in enumerate(distinct)}
+        positions = {row: position for position, row in enumerate(distinct)}
         totals = np.zeros(len(distinct))  # (U,) one per distinct passage
         for number, hits in enumerate(hit_lists):
             if hits:
                 scores = np.array([hit.score for hit in hits], np.float64)
-                absent = absent_scores[number]
-                values, floor = self._values(scores, depth, absent, is_first=number == 0)
-                column = np.full(len(distinct), floor)
-                column[[columns[hit.row] for hit in hits]] = values
-                totals += self.weights[number] * column
+                hit_scores, absent_score = self._values(
+                    scores, depth, absent_scores[number], is_first=number == 0
+                )
+                list_scores = np.full(len(distinct), absent_score)
+                list_scores[[positions[hit.row] for hit in hits]] = hit_scores
+                totals += self.weights[number] * list_scores
         if self.method == "zscore":
-            totals = _power(totals, 1 / _EMPHASIS)
+            totals = _power(totals, 1 / _EXPONENT)
         pairs = zip(distinct.values(), totals.tolist(), strict=True)
         fused = [Hit(hit.row, hit.passage_id, total) for hit, total in pairs]
         return heapq.nsmallest(top_k, fused, key=Hit.sort_key)
@@ -142,12 +143,19 @@ class Fusion:
     def _values(
         self, scores: Float64, depth: int, absent: float | None, *, is_first: bool
     ) -> tuple[Float64, float]:
-        """What a list adds to its passages, from their falling scores (n,), and to all others."""
+        """Scores (n,) of a list's hits on the scale of the method, and that of what it lacks.
+
+        Args:
+            scores: (n,) as retrieved, best first.
+            depth: hits that the list was asked for.
+            absent: `Retriever.absent_score` of the list's retriever.
+        """
         if self.method == "rrf":
             ranks = 1 + np.searchsorted(-scores, -scores)
             return 1 / (self.k + ranks), 0.0
         least = float(scores.min())
-        # A full list may lack a passage that would be its next hit.
+        # A short list is filled up with the absent score; a full one may lack a passage that would be
+        # its next hit.
         padded = scores
         if absent is not None:
             n_missing = max(depth - len(scores), 0)
@@ -157,7 +165,7 @@ class Fusion:
 
     def _scaled(self, scores: Float64, *, is_first: bool) -> Float64:
         if self.method == "zscore":
-            return _power(_standardized(scores), _EMPHASIS)
+            return _power(_standardized(scores), _EXPONENT)
         if self.method == "std" and is_first:
             return _standardized(scores)
         if self.method != "minmax":
@@ -258,12 +266,13 @@ class HybridRetriever(Retriever):
         try:
             first = search(self.members[0])
         finally:
+            # No search goes on behind the end of this one, even after an error.
             wait(others)
         lists = [first, *(other.result() for other in others)]
-        wanted = top_k if self.matching is None else max(top_k, _MATCHED)
+        n_fused = top_k if self.matching is None else max(top_k, _MATCH_DEPTH)
         absent_scores = [member.absent_score for member in self.members]
         with stage(timer, "fuse"):
-            fused = self.fusion.fuse(lists, wanted, depth=depth, absent_scores=absent_scores)
+            fused = self.fusion.fuse(lists, n_fused, depth=depth, absent_scores=absent_scores)
         if self.matching is None:
             return fused
         with stage(timer, "match"):
@@ -273,7 +282,7 @@ class HybridRetriever(Retriever):
     def _match(self, scorer: PairScorer, question: str, hits: Sequence[Hit]) -> list[Hit]:
         """The hits with the scores of their words added, best first."""
         passages = self.passages.get_many([hit.row for hit in hits])
-        added = scorer.score([question] * len(hits), passages).tolist()
-        pairs = zip(hits, added, strict=True)
-        matched = [replace(hit, score=hit.score + score) for hit, score in pairs]
+        word_scores = scorer.score([question] * len(hits), passages).tolist()
+        pairs = zip(hits, word_scores, strict=True)
+        matched = [replace(hit, score=hit.score + word_score) for hit, word_score in pairs]
         return sorted(matched, key=Hit.sort_key)

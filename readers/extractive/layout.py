@@ -52,17 +52,17 @@ class TokenizedTexts:
         return self.offsets[self.bounds[index] : self.bounds[index + 1]]
 
     def located(
-        self, index: int, places: Iterable[tuple[int, int]], most: int | None = None
+        self, index: int, char_spans: Iterable[tuple[int, int]], max_tokens: int | None = None
     ) -> Iterator[tuple[int, int]]:
         """First and last token of each span of characters (end exclusive) in text `index`.
 
-        Spans without a token, and those of more than `most` tokens, are left out.
+        Spans without a token, and those of more than `max_tokens` tokens, are left out.
         """
         offsets = self.spans(index)
-        for start, end in places:
+        for start, end in char_spans:
             first = int(np.searchsorted(offsets[:, 1], start, side="right"))
             last = int(np.searchsorted(offsets[:, 0], end, side="left")) - 1
-            limit = len(offsets) if most is None else min(len(offsets), first + most)
+            limit = len(offsets) if max_tokens is None else min(len(offsets), first + max_tokens)
             if first <= last < limit:
                 yield first, last
 
@@ -74,8 +74,10 @@ def continuations(tokenizer: Any) -> Bool:
 
 
 def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> TokenizedTexts:
-    """Tokenise without special tokens, equal texts once (a fast Hugging Face tokenizer: it gives
-    offsets).
+    """Tokenise without special tokens, equal texts once.
+
+    Args:
+        tokenizer: a fast one of Hugging Face, since others give no offsets.
     """
     distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     if not distinct:
@@ -132,7 +134,7 @@ class PairTemplate:
     ) -> Row:
         """The row of these tokens of a passage; `group` and `first_token` as in `Row`."""
         head = [*self.before, *question.tolist()]
-        # The tokens between question and passage belong to either.
+        # Segment 1 begins behind the tokens between question and passage, or with them.
         types_from = len(head) + (len(self.between) if self.types[1] == self.types[0] else 0)
         head += self.between
         if title is not None:
@@ -155,24 +157,24 @@ def pair_template(tokenizer: Any) -> PairTemplate:
     pair = tokenizer("a", "b", return_token_type_ids=True)
     ids = list(pair["input_ids"])
     types = list(pair["token_type_ids"])
-    parts = pair.sequence_ids(0)
+    sequence_ids = pair.sequence_ids(0)
     cls = tokenizer.cls_token_id
     separator = tokenizer.sep_token_id
-    begins_with_cls = cls is not None and ids[0] == cls and parts[0] is None
-    if separator is None or not begins_with_cls or not {0, 1} <= {*parts}:
+    begins_with_cls = cls is not None and ids[0] == cls and sequence_ids[0] is None
+    if separator is None or not begins_with_cls or not {0, 1} <= {*sequence_ids}:
         raise ArtifactError(
             f"{type(tokenizer).__name__} does not frame pairs as [CLS] question [SEP] text [SEP]",
             hint="use a BERT-like reader (BERT, MiniLM, RoBERTa, ELECTRA, DistilBERT, …)",
         )
-    begin = parts.index(0)
-    middle = begin + parts.count(0)
-    follow = parts.index(1)
-    end = follow + parts.count(1)
+    first_start = sequence_ids.index(0)
+    first_end = first_start + sequence_ids.count(0)
+    second_start = sequence_ids.index(1)
+    second_end = second_start + sequence_ids.count(1)
     return PairTemplate(
-        before=tuple(ids[:begin]),
-        between=tuple(ids[middle:follow]),
-        after=tuple(ids[end:]),
-        types=(types[0], types[middle], types[follow]),
+        before=tuple(ids[:first_start]),
+        between=tuple(ids[first_end:second_start]),
+        after=tuple(ids[second_end:]),
+        types=(types[0], types[first_end], types[second_start]),
         separator=separator,
         pad=tokenizer.pad_token_id or 0,
     )
@@ -241,14 +243,14 @@ def map_rows(
         ids, mask, types, text = row_tensors(template, [rows[number] for number in part])
         use(part, ids, text, model.logits(ids.to(device), mask.to(device), types.to(device)))
 
-    # Of nearly equal size, a multiple of the workers in number: these then end at nearly the same
-    # time.
+    # Batches of nearly equal size, a multiple of the workers in number: all workers end at nearly
+    # the same time.
     lengths = [len(row.ids) for row in rows]
     workers = 1 if model.pool is None else torch.get_num_threads()
     count = max(1, workers * -(-sum(lengths) // (workers * model.batch_tokens)))
-    even = sum(lengths) // count + max(lengths, default=0) // 2
-    over = map if model.pool is None else model.pool.map
-    by_length(run, lengths, (_MAX_ROWS, even), over=over)
+    batch_tokens = sum(lengths) // count + max(lengths, default=0) // 2
+    map_batches = map if model.pool is None else model.pool.map
+    by_length(run, lengths, (_MAX_ROWS, batch_tokens), over=map_batches)
 
 
 def row_tensors(
@@ -257,11 +259,11 @@ def row_tensors(
     """Token ids, mask and segments (R, L) int64, and a mask of text tokens (R, L) bool."""
     ids, mask = pad([row.ids for row in rows], template.pad)
     column = torch.arange(ids.shape[1])
-    places = torch.tensor([(row.types_from, row.text_from, row.text_to) for row in rows])  # (R, 3)
-    second, begin, end = places.T[:, :, None]  # (R, 1) each
-    low, _, high = template.types
-    types = torch.where((column >= second) & mask.bool(), high, low)
-    return ids, mask, types, (column >= begin) & (column < end)
+    bounds = torch.tensor([(row.types_from, row.text_from, row.text_to) for row in rows])  # (R, 3)
+    types_from, text_from, text_to = bounds.T[:, :, None]  # (R, 1) each
+    first_type, _, second_type = template.types
+    types = torch.where((column >= types_from) & mask.bool(), second_type, first_type)
+    return ids, mask, types, (column >= text_from) & (column < text_to)
 
 
 def span_scores(

@@ -19,9 +19,9 @@ from readers.extractive.tables import TableMatch
 from readers.words import content_words
 
 _NEAR_WORDS = 15  # on each side of an answer
-_LARGEST_MARGIN = 20.0  # also that of a first answer without a second
+_LARGEST_MARGIN = 20.0  # where margins are cut; also the lead of an only answer
 _BORDERS = ":|-–—=_ "  # between the cells of a table in plain text
-_SPANS_PER_CANDIDATE = 6  # spans that are looked at for each answer that is kept
+_SPANS_PER_CANDIDATE = 6  # spans compared for each answer that may be returned
 
 Pair = tuple[int, int]
 """Number of the question, and of a passage in that question's list."""
@@ -69,26 +69,26 @@ class QuestionRanker:
         self._prior = by_rank + settings.score_weight * scores
 
     def rank(self, numbers: Int64) -> Ranked:
-        """The answers from the rows with these numbers, ascending, which were read."""
+        """The answers from the rows with these numbers (R,), ascending, which were read."""
         scores = self._rows.scores
-        passages = self._rows.owners[numbers, 1]
+        owners = self._rows.owners[numbers, 1]
         texts = {}
-        for passage, number in zip(passages.tolist(), numbers.tolist(), strict=True):
-            texts[passage] = self._rows.passages[self._rows.rows[number].group].text
-        answers = self._answers(numbers, passages, texts)
+        for owner, number in zip(owners.tolist(), numbers.tolist(), strict=True):
+            texts[owner] = self._rows.passages[self._rows.rows[number].group].text
+        answers = self._answers(numbers, owners, texts)
         if not answers:
             return Ranked([], None)
         first = answers[0]
-        of_first = numbers[passages == first.passage_index]
+        first_rows = numbers[owners == first.passage_index]
         # DPR readers were not trained to say that a passage holds no answer; of windows the least
         # counts.
-        null = None if self._settings.select else float(scores.nulls[of_first].min())
+        null = None if self._settings.select else float(scores.nulls[first_rows].min())
         lead = first.score - answers[1].score if len(answers) > 1 else _LARGEST_MARGIN
-        margins = (scores.spans[of_first, 0] - scores.nulls[of_first]).astype(np.float64)
+        margins = (scores.spans[first_rows, 0] - scores.nulls[first_rows]).astype(np.float64)
         features = [
             min(lead, _LARGEST_MARGIN),
             max(margins.max(), -_LARGEST_MARGIN),
-            scores.relevances[of_first].max(),
+            scores.relevances[first_rows].max(),
             np.log1p(len(first.text.split())),
             self._share_near(first, texts[first.passage_index]),
         ]
@@ -105,70 +105,73 @@ class QuestionRanker:
             text = " ".join([*before, answer.text, *behind])
         return len(self._content & content_words(text)) / max(1, len(self._content))
 
-    def _answers(self, numbers: Int64, passages: Int64, texts: Mapping[int, str]) -> list[Span]:
+    def _answers(self, numbers: Int64, owners: Int64, texts: Mapping[int, str]) -> list[Span]:
         """The different answers of the rows that were read, best first.
 
-        Cells of fitting rows and columns score more, and further spans count only in such cells. In
-        the end all scores are lowered by what the first gained: how likely it is does not grow by
-        that.
+        Cells of fitting rows and columns score more, and spans beyond `spans_per_window` count only
+        in such cells. In the end the first answer's gain is taken off all scores, so that tables
+        decide on the order and not on the confidence.
 
         Args:
-            passages: (R,) for each row the number of its passage in the question's list.
+            owners: (R,) for each row the number of its passage in the question's list.
             texts: of these passages, by their numbers.
         """
         settings = self._settings
         scores = self._rows.scores
-        usual = settings.spans_per_window
+        per_window = settings.spans_per_window
         has_tables = settings.table_weight > 0 and settings.english_rules
         tables = TableMatch(self._content, texts if has_tables else {})
         n_spans = scores.spans.shape[1]
         if not tables:
-            n_spans = min(usual, n_spans)
-        values = self._values(numbers, passages, n_spans)
-        row_of, rank_of = np.nonzero(np.isfinite(values))
-        best = values[row_of, rank_of]
-        order = np.lexsort((rank_of, passages[row_of], -best))
+            n_spans = min(per_window, n_spans)
+        values = self._values(numbers, owners, n_spans)
+        rows, ranks = np.nonzero(np.isfinite(values))
+        flat_scores = values[rows, ranks]
+        # Best first; equal scores by passage, then by rank in the row.
+        order = np.lexsort((ranks, owners[rows], -flat_scores))
         order = order[: _SPANS_PER_CANDIDATE * settings.candidates]
         gains: dict[Span, float] = {}
         for row, rank, score in zip(
-            row_of[order].tolist(), rank_of[order].tolist(), best[order].tolist(), strict=True
+            rows[order].tolist(), ranks[order].tolist(), flat_scores[order].tolist(), strict=True
         ):
-            passage = int(passages[row])
+            owner = int(owners[row])
+            # Behind the spans, `_values` has "yes" and "no".
             if rank >= n_spans:
                 word = ("yes", "no")[rank - n_spans]
-                gains[Span(word, score, passage)] = 0.0
+                gains[Span(word, score, owner)] = 0.0
                 continue
             number = numbers[row]
             start = scores.starts[number, rank]
             end = scores.ends[number, rank]
-            text, place = self._cut(self._rows.rows[number], start, end)
-            gain = settings.table_weight * tables(passage, *place)
-            if gain or rank < usual:
-                gains[Span(text, score + gain, passage, place)] = gain
+            text, place = self._span_text(self._rows.rows[number], start, end)
+            gain = settings.table_weight * tables(owner, *place)
+            if gain or rank < per_window:
+                gains[Span(text, score + gain, owner, place)] = gain
         ordered = distinct(sorted(gains, key=lambda span: -span.score), settings)
         first_gain = gains[ordered[0]] if ordered else 0.0
         return [replace(span, score=span.score - first_gain) for span in ordered]
 
-    def _values(self, numbers: Int64, passages: Int64, n_spans: int) -> Float64:
+    def _values(self, numbers: Int64, owners: Int64, n_spans: int) -> Float64:
         """Scores (R, K) of the best spans of each row, then of "yes" and "no" if these are
         answers.
         """
         scores = self._rows.scores
         values = scores.spans[numbers, :n_spans].astype(np.float64)
-        if self._settings.select and len(passages):
+        if self._settings.select and len(owners):
             # The best span of each passage scores its selection logit, its other spans less by what
             # they lack.
-            relevance, best = np.full((2, int(passages.max()) + 1), -np.inf)
-            np.maximum.at(relevance, passages, scores.relevances[numbers].astype(np.float64))
-            np.maximum.at(best, passages, values[:, 0])
-            values = values - best[passages][:, None] + relevance[passages][:, None]
+            relevance, best = np.full((2, int(owners.max()) + 1), -np.inf)
+            np.maximum.at(relevance, owners, scores.relevances[numbers].astype(np.float64))
+            np.maximum.at(best, owners, values[:, 0])
+            values = values - best[owners][:, None] + relevance[owners][:, None]
         if self._is_yes_no:
             values = np.concatenate([values, scores.words[numbers]], axis=1)
-        return np.asarray(values + self._prior[passages][:, None], np.float64)
+        return np.asarray(values + self._prior[owners][:, None], np.float64)
 
-    def _cut(self, row: Row, start: int, end: int) -> tuple[str, tuple[int, int]]:
+    def _span_text(self, row: Row, start: int, end: int) -> tuple[str, tuple[int, int]]:
         """The answer from token `start` to token `end` of a row, and its place in the passage."""
         offsets = self._rows.texts.spans(row.group)
+        # From positions in the row to numbers of the passage's tokens.
         shift = row.first_token - row.text_from
         text = self._rows.passages[row.group].text
         first, last = int(offsets[start + shift, 0]), int(offsets[end + shift, 1])

@@ -27,7 +27,7 @@ from readers.protocols import Reader, ReadRequest, TextSink, Verifier, best_firs
 from readers.verifying.open import load_verifier
 
 log = get_logger(__name__)
-_SHOWN_FAILURES = 3
+_LOGGED_FAILURES = 3
 
 
 class LanguageModelSettings(Config):
@@ -60,6 +60,7 @@ class Completer(Protocol):
     """A model that continues a chat.
 
     Attributes:
+        name: what results and messages call it.
         is_remote: it computes elsewhere, for any thread of this process.
     """
 
@@ -156,10 +157,14 @@ class LanguageModelReader(Reader):
             name = settings.verifier
             self._verifier = load_verifier(None if name == "shipped" else name)
         # Networks of this process compute for one thread at a time.
-        self._computing = Lock()
+        self._compute_lock = Lock()
 
     def tuned(self, fitted: Sequence[float] | None, second: Reader) -> LanguageModelReader:
-        """The same reader with a fitted confidence, or with what it is to be fitted on."""
+        """The same reader with a second one, whose agreement is a sign.
+
+        Args:
+            fitted: see the class; None while the confidence is still to be fitted.
+        """
         return LanguageModelReader(
             self.completer, self.settings, fitted=fitted, second=second, verifier=self._verifier
         )
@@ -184,7 +189,7 @@ class LanguageModelReader(Reader):
                 results.append(reading.answers)
         if errors and len(errors) == len(results):
             raise errors[0]
-        for failure in errors[:_SHOWN_FAILURES]:
+        for failure in errors[:_LOGGED_FAILURES]:
             log.warning("a question could not be read: %s", failure.message)
         return results
 
@@ -200,44 +205,53 @@ class LanguageModelReader(Reader):
         if settings.style != "cited" or settings.unsupported == "drop":
             return self.read([request], n_best)[0]
         reading = self._read(request, on_text)
-        (other,) = self._others([request])
-        return self._weighed(reading, other).answers
+        (second_answer,) = self._second_answers([request])
+        return self._with_confidence(reading, second_answer).answers
 
     def readings(self, requests: Sequence[ReadRequest]) -> list[Reading | ReaderError]:
         """The answer to each question with its signs, or why there is none."""
         with ThreadPoolExecutor(max(1, min(self.max_concurrent, len(requests)))) as pool:
             replies = [pool.submit(self._read, request) for request in requests]
         readings = list[Reading | ReaderError]()
-        for reply, other in zip(replies, self._others(requests), strict=True):
+        for reply, second_answer in zip(replies, self._second_answers(requests), strict=True):
             error = reply.exception()
             if isinstance(error, ReaderError):
                 readings.append(error)
             else:
-                readings.append(self._weighed(reply.result(), other))
+                readings.append(self._with_confidence(reply.result(), second_answer))
         return readings
 
-    def _others(self, requests: Sequence[ReadRequest]) -> Sequence[AnswerSet | None]:
-        """What the second reader answers."""
+    def _second_answers(self, requests: Sequence[ReadRequest]) -> Sequence[AnswerSet | None]:
+        """What the second reader answers to each question; None if there is no such reader."""
         if self._second is None:
             return [None] * len(requests)
-        with self._computing:
+        with self._compute_lock:
             return self._second.read(requests, n_best=1)
 
-    def _weighed(self, reading: Reading, other: AnswerSet | None) -> Reading:
-        """The reading with its confidence, and with its agreement with another one."""
+    def _with_confidence(self, reading: Reading, second_answer: AnswerSet | None) -> Reading:
+        """The reading with the confidence of its answer, if it has one.
+
+        Args:
+            second_answer: what the second reader answers; agreement with it is a sign.
+        """
         signs = reading.signs
         if signs is None:
             return reading
         [best] = reading.answers.answers
-        if other is not None and other.answers:
-            signs = replace(signs, agreement=f1(best.text, [other.answers[0].text]))
-        likely = confidence(signs, self._fitted)
-        best = replace(best, score=likely, confidence=likely)
-        none = 0.0 if best.is_supported else (1.0 - signs.support) * (1.0 - likely)
-        answers = replace(reading.answers, answers=(best,), no_answer_confidence=none)
+        if second_answer is not None and second_answer.answers:
+            signs = replace(signs, agreement=f1(best.text, [second_answer.answers[0].text]))
+        probability = confidence(signs, self._fitted)
+        best = replace(best, score=probability, confidence=probability)
+        no_answer = 0.0 if best.is_supported else (1.0 - signs.support) * (1.0 - probability)
+        answers = replace(reading.answers, answers=(best,), no_answer_confidence=no_answer)
         return Reading(answers, signs)
 
     def _read(self, request: ReadRequest, on_text: TextSink | None = None) -> Reading:
+        """Ask the model about one question; the answer has no confidence yet.
+
+        Raises:
+            ReaderError: not even one passage fits, there is no reply, or it cannot be parsed.
+        """
         settings = self.settings
         passages = request.passages
         order = best_first(request.scores)[: settings.passages]
@@ -253,24 +267,24 @@ class LanguageModelReader(Reader):
                 "longer than the model's window",
                 hint="index shorter passages, or use a model with a longer window",
             )
-        messages, count = fitting
+        messages, n_passages = fitting
         schema = REPLY_SCHEMA if form == "json" else None
         complete = partial(self.completer.complete, messages, settings.answer_tokens, schema)
         if on_text is None:
             completion = complete()
         else:
-            stream = ReplyStream(on_text, count)
+            stream = ReplyStream(on_text, n_passages)
             completion = complete(stream.feed)
             stream.end()
         try:
             statements = parse_reply(completion.text, settings.style)
         except ReaderError as error:
             raise ReaderError(f"{self.name}: {error.message}", hint=error.hint) from error
-        with self._computing:
+        with self._compute_lock:
             answers = to_result(
                 request,
                 statements,
-                order[:count],
+                order[:n_passages],
                 settings.style,
                 verifier=self._verifier,
                 unsupported=settings.unsupported,
@@ -278,8 +292,8 @@ class LanguageModelReader(Reader):
         log_p = answer_log_p(completion, statements)
         if answers.answers:
             return Reading(answers, Signs(log_p, _support(answers.answers[0])))
-        none = 1.0 if log_p is None else math.exp(min(0.0, log_p))
-        return Reading(replace(answers, no_answer_confidence=none))
+        no_answer = 1.0 if log_p is None else math.exp(min(0.0, log_p))
+        return Reading(replace(answers, no_answer_confidence=no_answer))
 
     def _form(self) -> Form:
         """The form of reply to ask for."""

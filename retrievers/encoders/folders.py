@@ -44,7 +44,7 @@ _MODULES = re.compile(  # those of sentence-transformers that are read here, in 
     rf"|Transformer( Dense| LayerNorm)*( Normalize)? {_MASK}( Normalize)?"
 )
 _LIBRARIES = ("sentence_transformers.", "pylate.")  # whose modules are known
-_LATE_INTERACTION = (
+_LATE_INTERACTION_HINT = (
     "write it anew once, as the folder that is read here: sentence_transformers' "
     "MultiVectorEncoder(FOLDER).save_pretrained(DIR)"
 )
@@ -54,7 +54,7 @@ _TOWERS = {"DPRContextEncoder": "passage", "DPRQuestionEncoder": "question"}
 
 
 def read_settings(folder: Path) -> EncoderSettings:
-    """Read a folder of any of these kinds.
+    """Read the settings of an encoder's folder, of any kind that this module names.
 
     Raises:
         ArtifactError: it is not an encoder, or has parts this program does not know.
@@ -71,7 +71,7 @@ def read_settings(folder: Path) -> EncoderSettings:
     if config.get("model_type") == "model2vec" or "apply_zipf" in config:
         return _read_static(folder, folder, library, normalize=bool(config.get("normalize")))
     config = read_config(folder)
-    _refuse_other_programs(folder, config)
+    _refuse_other_models(folder, config)
     if config["model_type"] == "dpr":
         return _read_dpr(folder, config)
     return _read_checkpoint(folder, config)
@@ -139,7 +139,11 @@ def _read_checkpoint(folder: Path, config: dict[str, Any]) -> EncoderSettings:
 
 
 def _read_sentence_transformers(folder: Path, library: Mapping[str, Any]) -> EncoderSettings:
-    """From modules.json, the modules' folders and config_sentence_transformers.json."""
+    """From modules.json, the modules' folders and config_sentence_transformers.json.
+
+    Args:
+        library: the content of config_sentence_transformers.json.
+    """
     if library.get("model_type") == "CrossEncoder":
         raise ArtifactError(
             f"{folder} is a cross-encoder: it scores pairs and makes no vectors",
@@ -156,9 +160,9 @@ def _read_sentence_transformers(folder: Path, library: Mapping[str, Any]) -> Enc
     prefixes = _prefixes(library, prompts)
     similarity = _similarity(library)
     is_late = _MASK in kinds  # late interaction: several vectors per text
-    _refuse_unread(folder, transformer, configs, has_prefixes=any(prefixes.values()))
+    _refuse_unsupported(folder, transformer, configs, has_prefixes=any(prefixes.values()))
     if not is_late and similarity not in ("", "cosine", "dot", "dot_score"):
-        raise _unread(folder, f"compares vectors by {similarity!r}, expected cosine or dot")
+        raise _unsupported(folder, f"compares vectors by {similarity!r}, expected cosine or dot")
     guesses = {} if any(prefixes.values()) else guess_prefixes(folder, prompts)
     is_normalized = "Normalize" in kinds or similarity == "cosine"
     if not (is_normalized or is_late or similarity):
@@ -170,14 +174,15 @@ def _read_sentence_transformers(folder: Path, library: Mapping[str, Any]) -> Enc
     limit = position_limit(read_config(weights_dir))
     longest = min(tokenizer_limit(weights_dir), limit)
     stated_length = transformer.get("document_length") or transformer.get("max_seq_length")
+    # Without pooling, all layers work on the vectors of tokens.
     pooling = TOKENS
-    pooled_at = len(kinds)
+    pooling_position = len(kinds)
     interaction = None
     if is_late:
         interaction = _read_interaction(transformer, configs[kinds.index(_MASK)], longest)
     else:
-        pooled_at = kinds.index("Pooling")
-        pooling = _read_pooling(folder, configs[pooled_at])
+        pooling_position = kinds.index("Pooling")
+        pooling = _read_pooling(folder, configs[pooling_position])
     layers = []
     for (kind, path), config in zip(modules, configs, strict=True):
         if kind in ("Dense", "LayerNorm"):
@@ -191,7 +196,7 @@ def _read_sentence_transformers(folder: Path, library: Mapping[str, Any]) -> Enc
         **prefixes,
         layout=layout or TITLE_AND_TEXT,
         layers=tuple(layers),
-        on_tokens=pooled_at > 1,
+        on_tokens=pooling_position > 1,
         interaction=interaction,
         straight_apostrophes=bool(library.get("straight_apostrophes")),
         prompts=prompts,
@@ -206,15 +211,15 @@ def write_modules(folder: Path, modules: Mapping[str, str], library: Mapping[str
         modules: folder of each module, in order → its class within sentence_transformers.
         library: the content of config_sentence_transformers.json.
     """
-    listed = []
+    entries = []
     for number, (path, kind) in enumerate(modules.items()):
-        of_library = f"sentence_transformers.{kind}"
-        listed.append({"idx": number, "name": str(number), "path": path, "type": of_library})
-    atomic_write_json(folder / "modules.json", listed)
+        class_name = f"sentence_transformers.{kind}"
+        entries.append({"idx": number, "name": str(number), "path": path, "type": class_name})
+    atomic_write_json(folder / "modules.json", entries)
     atomic_write_json(folder / LIBRARY_FILE, library)
 
 
-def _refuse_unread(
+def _refuse_unsupported(
     folder: Path,
     transformer: Mapping[str, Any],
     configs: Sequence[Mapping[str, Any]],
@@ -223,12 +228,12 @@ def _refuse_unread(
 ) -> None:
     """Refuse what sentence-transformers does with texts and this program does not."""
     if "message" in (transformer.get("modality_config") or {}):
-        raise _unread(folder, "puts every text into its chat template")
+        raise _unsupported(folder, "puts every text into its chat template")
     if has_prefixes and any(config.get("include_prompt") is False for config in configs):
-        raise _unread(folder, "leaves prompts out of pooling")
+        raise _unsupported(folder, "leaves prompts out of pooling")
 
 
-def _unread(folder: Path, reason: str) -> ArtifactError:
+def _unsupported(folder: Path, reason: str) -> ArtifactError:
     return ArtifactError(
         f"{folder} {reason}", hint="use an encoder without this, or change its folder"
     )
@@ -242,7 +247,8 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
         if not name.startswith(_LIBRARIES):
             refuse_own_code(folder, {"architectures": [name]})
         kind = name.rpartition(".")[2]
-        if kind != "Dropout":  # which acts in training alone
+        # Dropout acts in training alone.
+        if kind != "Dropout":
             modules.append((kind, str(module.get("path") or "")))
     kinds = [kind for kind, _ in modules]
     if _MODULES.fullmatch(" ".join(kinds)) is None:
@@ -257,20 +263,20 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
 def _hint_for_modules(kinds: Sequence[str]) -> str:
     """What to do with a folder whose modules are not read."""
     if kinds[:1] == ["Transformer"] and "Pooling" not in kinds:  # PyLate's
-        return _LATE_INTERACTION
+        return _LATE_INTERACTION_HINT
     if "SpladePooling" in kinds:
         return "SPLADE's sparse vectors are not searched here: use a dense encoder, or BM25"
     return "use an encoder made of these modules"
 
 
 def _guessed_similarity(is_cosine: bool) -> str:
-    """The sentence about a similarity that a folder of sentence-transformers does not state."""
+    """What was guessed of a similarity that a folder does not state, and the option that sets it."""
     if is_cosine:
         return "vectors are compared by cosine; if it was trained by inner products: --no-normalize"
     return "vectors are compared by inner product, by its name; if it is for cosine: --normalize"
 
 
-def _refuse_other_programs(folder: Path, config: dict[str, Any]) -> None:
+def _refuse_other_models(folder: Path, config: dict[str, Any]) -> None:
     """Refuse DPR's reader, RAG as a whole, and checkpoints of ColBERT's own code."""
     architectures = config.get("architectures") or ()
     if config["model_type"] == "rag":
@@ -287,7 +293,7 @@ def _refuse_other_programs(folder: Path, config: dict[str, Any]) -> None:
         if "auto_map" in config:
             refuse_own_code(folder, config)
         raise ArtifactError(
-            f"{folder} is a checkpoint of ColBERT's own code", hint=_LATE_INTERACTION
+            f"{folder} is a checkpoint of ColBERT's own code", hint=_LATE_INTERACTION_HINT
         )
 
 
@@ -398,16 +404,18 @@ def _read_layer(folder: Path, kind: str, config: Mapping[str, Any]) -> HeadLayer
 
 
 def _read_pooling(folder: Path, config: Mapping[str, Any]) -> str:
-    """The pooling that a module states, by its name or, before sentence-transformers 6, by switches
-    such as pooling_mode_cls_token.
+    """The pooling of a module, one of `POOLINGS`.
+
+    Sentence-transformers 6 names it; folders of before have a switch for each, such as
+    pooling_mode_cls_token.
     """
     names = config.get("pooling_mode") or []
     if isinstance(names, str):
         names = [names]
     if not names:
-        begin = "pooling_mode_"
-        switches = [name for name, is_on in config.items() if name.startswith(begin) and is_on]
-        names = [re.sub("_tokens?$", "", name.removeprefix(begin)) for name in switches]
+        prefix = "pooling_mode_"
+        switches = [name for name, is_on in config.items() if name.startswith(prefix) and is_on]
+        names = [re.sub("_tokens?$", "", name.removeprefix(prefix)) for name in switches]
     if len(names) != 1 or names[0] not in POOLINGS:
         raise ArtifactError(
             f"{folder} pools by {' + '.join(map(str, names)) or 'nothing'}, expected {' or '.join(POOLINGS)}"
@@ -428,10 +436,10 @@ def lower_casing(folder: Path) -> bool | None:
     It decides for tokenizers of BERT's kind, which transformers builds anew; the plain classes
     take their tokenizer.json as it is.
     """
-    stated = _optional_json(folder / "tokenizer_config.json")
-    if stated.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+    config = _optional_json(folder / "tokenizer_config.json")
+    if config.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend"):
         return None
-    return stated.get("do_lower_case")
+    return config.get("do_lower_case")
 
 
 def tokenizer_limit(folder: Path) -> int:

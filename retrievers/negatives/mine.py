@@ -72,28 +72,28 @@ def mine(
     mining = load_config(MiningSettings, overrides=settings)
     target = Path(out)
     check_target(target)
-    work = target.with_name(target.name + ".mining")
+    work_dir = target.with_name(target.name + ".mining")
 
-    read = partial(_asked, questions, limit, sample, mining.seed)
+    read_set = partial(_selected_questions, questions, limit, sample, mining.seed)
     # A wrong file of questions is named before the index and its encoder are loaded.
-    total = sum(1 for _ in read())
-    with Index.open(index) as opened, directory_lock(work):
-        miner = Miner(opened, mining, encoder=index_encoder)
+    total = sum(1 for _ in read_set())
+    with Index.open(index) as opened_index, directory_lock(work_dir):
+        miner = Miner(opened_index, mining, encoder=index_encoder)
         run = {
             "settings": mining.model_dump(mode="json"),
-            "index": opened.version,
+            "index": opened_index.version,
             "questions": sha256_file(questions) if Path(questions).is_file() else str(questions),
             "limit": limit,
             "sample": sample,
         }
-        blocks = BlockFolder(work, run)
-        blocks.fill(iter(read()), miner.mine, total=total, size=BLOCK_QUESTIONS, verb="mine")
+        blocks = BlockFolder(work_dir, run)
+        blocks.fill(iter(read_set()), miner.mine, total=total, size=BLOCK_QUESTIONS, verb="mine")
         counts = blocks.counts()
         if not counts["examples"]:
             blocks.remove()
-            found = ", ".join(f"{name}: {count:,}" for name, count in counts.items())
+            summary = ", ".join(f"{name}: {count:,}" for name, count in counts.items())
             raise DataError(
-                f"{questions}: no question has a positive passage in {index} ({found})",
+                f"{questions}: no question has a positive passage in {index} ({summary})",
                 hint="give gold passages or answers with the questions, or another corpus",
             )
         examples = blocks.examples()
@@ -108,7 +108,7 @@ def mine(
     return report
 
 
-def _asked(
+def _selected_questions(
     questions: str | Path, limit: int | None, sample: int | None, seed: int
 ) -> Iterable[Question]:
     """The first questions of a set, or a sample of them."""
@@ -170,10 +170,13 @@ class Miner:
                 continue
             positive_rows = gold.rows
             if gold.how == "document":
-                positive_rows = self._of_documents(gold.rows, ranked, answer_matcher(question))
+                positive_rows = self._answering_passages(
+                    gold.rows, ranked, answer_matcher(question)
+                )
             positives = (*self._passages.get_many(positive_rows), *gold.missing)
             example = Example.labelled(question.id, question.text, question.answers, positives)
             example = replace(example, answer_profile=question.answer_profile)
+            # Passages of a gold document that hold no answer are no negatives either.
             excluded = tuple(dict.fromkeys((*positive_rows, *gold.rows)))
             negatives = self._negatives(example, excluded, hits, vector, counts)
             examples.append(replace(example, candidates=(*example.candidates, *negatives)))
@@ -189,7 +192,7 @@ class Miner:
                 return GoldPassages((row,), how="weak")
         return gold
 
-    def _of_documents(
+    def _answering_passages(
         self, rows: Sequence[int], ranked: Sequence[int], matcher: AnswerMatcher
     ) -> tuple[int, ...]:
         """The passages of the gold documents that contain an answer; without any, the first
@@ -203,7 +206,7 @@ class Miner:
     def _negatives(
         self,
         example: Example,
-        rows: tuple[int, ...],
+        excluded_rows: tuple[int, ...],
         hits: Mapping[str, Sequence[Hit]],
         vector: Float32 | None,
         counts: Counter[str],
@@ -211,24 +214,23 @@ class Miner:
         """The best hits that are no positives; texts are read one by one, only when needed.
 
         Args:
-            rows: passages of the index that are no negatives: the positives, the first of them
-                first.
+            excluded_rows: rows of passages that are no negatives, the positives first.
             vector: (D,) of the question, where a margin is asked for.
         """
         settings = self._settings
         proposals = candidates_by_rank(hits, settings.rank_range)
         if settings.margin is not None and vector is not None:
-            scores = self._vectors_of(example, rows, proposals) @ vector
+            scores = self._vectors_of(example, excluded_rows, proposals) @ vector
             below = below_margin(proposals, scores[1:], float(scores[0]), settings.margin)
             counts["removed margin"] += len(proposals) - len(below)
             proposals = below
-        allowed = NegativeFilter(example, rows)
+        negative_filter = NegativeFilter(example, excluded_rows)
         negatives: list[Candidate] = []
         for proposal in proposals:
             if len(negatives) == settings.per_question:
                 break
             passage = self._passages[proposal.row]
-            reason = allowed.reason(proposal.row, passage)
+            reason = negative_filter.reason(proposal.row, passage)
             if reason:
                 counts[f"removed {reason}"] += 1
                 continue
@@ -243,15 +245,20 @@ class Miner:
         return negatives
 
     def _vectors_of(
-        self, example: Example, rows: Sequence[int], proposals: Sequence[Proposal]
+        self, example: Example, positive_rows: Sequence[int], proposals: Sequence[Proposal]
     ) -> Float32:
-        """The vectors (1 + n, D) of the first positive and of n proposals."""
-        stored = [*rows[:1], *(proposal.row for proposal in proposals)]
-        vectors = self._index.require_dense().embeddings.rows(np.array(stored, np.int64))
-        if rows:
+        """The vectors (1 + n, D) of the first positive and of n proposals.
+
+        Args:
+            positive_rows: rows of the positives, the first one first; empty if all lie outside of
+                the corpus.
+        """
+        rows = [*positive_rows[:1], *(proposal.row for proposal in proposals)]
+        vectors = self._index.require_dense().embeddings.rows(np.array(rows, np.int64))
+        if positive_rows:
             return vectors
         assert self._encoder is not None
-        positive = example.positives[0]  # which lies outside of the corpus
+        positive = example.positives[0]
         outside = self._encoder.encode_passages([positive.title], [positive.text])
         return np.concatenate([outside, vectors])
 
@@ -289,8 +296,8 @@ def candidates_by_rank(
         for source, hits in retrieved.items():
             for hit in hits[rank - 1 : rank]:
                 if hit.row in merged:
-                    source = f"{merged[hit.row].source}+{source}"
-                    merged[hit.row] = replace(merged[hit.row], source=source)
+                    earlier = merged[hit.row]
+                    merged[hit.row] = replace(earlier, source=f"{earlier.source}+{source}")
                 else:
                     merged[hit.row] = Proposal(hit.row, source, rank, hit.score)
     return list(merged.values())
@@ -330,4 +337,5 @@ def below_margin(
         right for negative ones.
     """
     limit = positive_score - (1 - margin) * abs(positive_score)
-    return [c for c, score in zip(candidates, scores.tolist(), strict=True) if score <= limit]
+    scored = zip(candidates, scores.tolist(), strict=True)
+    return [candidate for candidate, score in scored if score <= limit]

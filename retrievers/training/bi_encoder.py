@@ -37,9 +37,7 @@ log = get_logger(__name__)
 
 
 class Sides(NamedTuple):
-    """Settings that decide, with the weights, the vectors of each side's texts; both state both
-    prefixes.
-    """
+    """Settings of the question tower and of the passage tower; each holds the prefixes of both."""
 
     question: EncoderSettings
     passage: EncoderSettings
@@ -119,8 +117,8 @@ class BiEncoderModel(nn.Module):
         return self
 
     def chunk(self, rows: int | None = None) -> tuple[int, int]:
-        """Maximum texts and tokens that go through a tower at once; `rows` replaces the usual
-        number.
+        """Most texts and tokens that go through a tower at once; `rows` texts, if given, of any
+        length.
         """
         if rows is not None:
             return rows, 1 << 62
@@ -148,7 +146,7 @@ class BiEncoderModel(nn.Module):
 
     @cached_property
     def tokenizer(self) -> RetrieverTokenizer:
-        """Of both sides, as the model reads texts."""
+        """Turns questions and passages into the token ids that the towers read."""
         return RetrieverTokenizer(*self.settings, query_tokens=self.query_tokens)
 
     def fixed_vectors(self, passages: Sequence[Passage]) -> Vectors:
@@ -272,9 +270,10 @@ def _read_sides(config: BiEncoderConfig) -> Sides:
 def _read_side(config: BiEncoderConfig, folder: Path, tokens: int) -> EncoderSettings:
     """The settings of a folder, changed as the configuration says."""
     stored = read_settings(folder)
-    is_unset = config.pooling == "auto" and stored.kind == "transformers"
+    # A network that was no encoder yet is trained on its [CLS] vector, as DPR is.
+    has_no_pooling = config.pooling == "auto" and stored.kind == "transformers"
     return stored.override(
-        pooling="cls" if is_unset else config.pooling,
+        pooling="cls" if has_no_pooling else config.pooling,
         normalize=config.normalize,
         on_tokens=config.on_tokens,
         query_prefix=config.query_prefix,
@@ -286,14 +285,18 @@ def _read_side(config: BiEncoderConfig, folder: Path, tokens: int) -> EncoderSet
 
 
 def encoder_form(model: BiEncoderModel) -> EncoderSettings:
-    """Text settings of the finished encoder: those of training, or longer where its start's are."""
+    """Text settings of the finished encoder: those of training.
+
+    One that was trained from a folder of sentence-transformers reads texts at least as long as that
+    folder says.
+    """
     config = model.config
     settings = model.settings.passage
     length = config.longest_query
     start = model_folder(config.passage_encoder or config.question_encoder)
-    started = read_settings(tower_folders(start)[0])
-    if started.kind == "sentence-transformers":
-        length = max(length, started.max_length)
+    start_settings = read_settings(tower_folders(start)[0])
+    if start_settings.kind == "sentence-transformers":
+        length = max(length, start_settings.max_length)
     return replace(settings, max_length=min(length, settings.max_length_limit()))
 
 
@@ -358,10 +361,10 @@ def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) ->
     if name is not None:
         passages, separator, _ = identity.name.partition(TOWER_SEPARATOR)
         pair = f"{passages}{TOWER_SEPARATOR}{name}" if separator else name
-        start = load_like(identity, pair, precision="fp32").identity
+        start_identity = load_like(identity, pair, precision="fp32").identity
         if same_encoder:
-            index.check_encoder(start)
-        elif start.weights_sha256 != identity.weights_sha256:
+            index.check_encoder(start_identity)
+        elif start_identity.weights_sha256 != identity.weights_sha256:
             log.warning("questions start from %s, the vectors are those of %s", name, identity.name)
     settings = {**_encoders_of(config, identity), **identity.options()}
     settings["passage_tokens"] = settings.pop("max_length")
@@ -380,7 +383,7 @@ def start_from_index(config: ConfigT) -> ConfigT:
         return config
     with Index.open(config.index) as index:
         identity = index.encoder_identity
-        is_late = identity is not None and identity.pooling == TOKENS != config.pooling
+        is_late = identity is not None and identity.pooling == TOKENS and config.pooling != TOKENS
         if identity is None or identity.pooling == STATIC or is_late:
             log.warning(
                 "training starts from the embedded encoder: %s has none for this", config.index
@@ -393,8 +396,8 @@ def start_from_index(config: ConfigT) -> ConfigT:
     if config.pooling != TOKENS or identity.pooling == TOKENS:
         settings |= identity.options()
         del settings["max_length"]
-    stated = config.model_dump()
-    unset = {name: value for name, value in settings.items() if stated[name] in (None, "auto")}
+    values = config.model_dump()
+    unset = {name: value for name, value in settings.items() if values[name] in (None, "auto")}
     return config.replaced(**unset)
 
 
@@ -413,20 +416,22 @@ def _encoders_of(config: BiEncoderConfig, identity: EncoderIdentity) -> dict[str
     }
 
 
-def listed_scores(questions: Tensor, vectors: Tensor, places: Tensor, scale: float = 1.0) -> Tensor:
+def listed_scores(
+    questions: Tensor, vectors: Tensor, positions: Tensor, scale: float = 1.0
+) -> Tensor:
     """(B, K) scaled inner products of each question with the passages of its own list.
 
     Args:
         vectors: (U, D) of distinct passages.
-        places: (B, K) int64 rows of `vectors`; −1 where a list is shorter, which scores −inf.
+        positions: (B, K) int64 rows of `vectors`; −1 where a list is shorter, which scores −inf.
 
     Example:
         >>> listed_scores(torch.eye(2), torch.eye(2), torch.tensor([[1, 0], [1, -1]])).tolist()
         [[0.0, 1.0], [1.0, -inf]]
     """
-    places = places.to(vectors.device)
-    scores = torch.einsum("bd,bkd->bk", questions, vectors[places.clamp_min(0)]) * scale
-    return scores.masked_fill(places < 0, float("-inf"))
+    positions = positions.to(vectors.device)
+    scores = torch.einsum("bd,bkd->bk", questions, vectors[positions.clamp_min(0)]) * scale
+    return scores.masked_fill(positions < 0, float("-inf"))
 
 
 def score_rows(
@@ -439,11 +444,11 @@ def score_rows(
         encode: encode the passages with the model as it is, with gradient, in place of the index's
             vectors.
     """
-    distinct, places = np.unique(np.maximum(rows, 0), return_inverse=True)
+    distinct, inverse = np.unique(np.maximum(rows, 0), return_inverse=True)
     if encode:
         vectors = model.read(index.passages.get_many(distinct))  # (U, D)
     else:
         stored = index.require_dense().embeddings.rows(distinct)
         vectors = torch.from_numpy(stored).to(queries.device)
-    listed = torch.from_numpy(np.where(rows < 0, -1, places.reshape(rows.shape)))
-    return listed_scores(queries, vectors, listed, model.scale)
+    positions = torch.from_numpy(np.where(rows < 0, -1, inverse.reshape(rows.shape)))
+    return listed_scores(queries, vectors, positions, model.scale)

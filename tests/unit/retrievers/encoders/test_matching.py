@@ -116,7 +116,7 @@ def without_matching(index: Index) -> HybridRetriever:
 def test_only_the_first_hits_are_matched(
     index_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retrievers.hybrid._MATCHED", 2)
+    monkeypatch.setattr("retrievers.hybrid._MATCH_DEPTH", 2)
     with Index.open(index_folder) as index:
         matching = open_retriever(index, "hybrid")
         plain = without_matching(index)
