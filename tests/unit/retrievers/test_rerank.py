@@ -150,10 +150,9 @@ def test_the_reader_that_answers_re_ranks_too(tmp_path: Path) -> None:
         hits = pipeline.retrieve(question, 4)
         assert hits[0][1].text == texts[2]
         alone = [float(judge.scorer.score([question], [passage])[0]) for _, passage in hits]
-        rows, scores = pipeline.reader.score([question], [[passage for _, passage in hits]])  # type: ignore[union-attr]
+        rows = pipeline.reader.score([question], [[passage for _, passage in hits]])  # type: ignore[union-attr]
         expected = np.full(len(hits), -np.inf)
-        places = [rows.pairs[row.group][1] for row in rows.rows]
-        np.maximum.at(expected, places, scores.spans[:, 0] - scores.nulls)
+        np.maximum.at(expected, rows.owners[:, 1], rows.scores.spans[:, 0] - rows.scores.nulls)
         known = np.isfinite(expected)
         np.testing.assert_allclose(np.array(alone)[known], expected[known], atol=1e-4)
         best_first = sorted(expected[known], reverse=True)
