@@ -100,7 +100,7 @@ def answer_questions(
     *,
     search: Searcher,
     reader: Reader | None,
-    found: Sequence[SearchResult] | None = None,
+    first_results: Sequence[SearchResult] | None = None,
     index_version: str = "",
     timer: dict[str, float] | None = None,
     failures: list[ReaderError] | None = None,
@@ -109,7 +109,7 @@ def answer_questions(
 
     Args:
         reader: None only searches, once.
-        found: a first search result of each question, such as its gold passages, in place of the
+        first_results: a search result of each question, such as its gold passages, in place of the
             policy's first search.
         timer: gets the time of each stage; the outcomes share it.
         failures: gets the errors of reading, and nothing is raised for them: the answers have a
@@ -130,11 +130,11 @@ def answer_questions(
     timings = {} if timer is None else timer
     states = [State(question, options.context) for question in questions]
     with stage(timings, "total"):
-        if found is None and reader is None:
+        if first_results is None and reader is None:
             with stage(timings, "retrieve"):
-                found = search([state.query for state in states], options.top_k, timings)
-        if found is not None:
-            pairs = zip(states, found, strict=True)
+                first_results = search([state.query for state in states], options.top_k, timings)
+        if first_results is not None:
+            pairs = zip(states, first_results, strict=True)
             states = [replace(state, searches=(result,)) for state, result in pairs]
         if reader is None:
             return [Outcome(state, timings_ms=timings) for state in states]

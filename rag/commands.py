@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from indexers.index_writer import WriteReport
     from indexers.protocols import EncoderIdentity, PassageEncoder
     from rag.rounds.config import RoundsOptions
+    from rag.updates import Corpus
 
 _log = get_logger(__name__)
 Inputs = str | Path | Sequence[str | Path]
@@ -55,13 +56,13 @@ def index(
     """Build an index from a corpus, or continue a build that was interrupted.
 
     Args:
-        corpus: files, folders, "hf:owner/name", or "sample".
+        corpus: files, folders, "hf:owner/name", "irds:name", or "sample".
         retriever: what it can be searched by: hybrid (vectors and BM25), dense (vectors alone) or
             bm25.
         encoder: hub name, folder, all-MiniLM-L6-v2, static, "PASSAGES + QUESTIONS",
             openai:BASE_URL#MODEL; default: minilm-qa. In Python also an object, see
             `indexers.protocols.PassageEncoder`.
-        precision: number format in which it computes.
+        precision: number format in which the encoder computes.
         reuse: an earlier index of this encoder: only passages that it lacks are encoded.
         overwrite: delete what is in `out` first.
         ray: address of a Ray cluster that encodes the passages (HOST:PORT, or auto).
@@ -82,48 +83,22 @@ def index(
     from indexers.index import Index
     from indexers.index_writer import write_index
     from rag.scale.encoding import encoding_at
-    from rag.updates import Corpus, Cutter
-    from retrievers.encoders.open import load_encoder, passage_budget
+    from retrievers.encoders.open import load_encoder
 
-    report = ReadReport() if report is None else report
-    inputs, is_sample = resolve_corpus(corpus)
+    report = report or ReadReport()
     given: dict[str, object] = {"retriever": retriever, **settings}
     reading = _fields_of(CorpusOptions, given)
-    if is_sample and reading.get("split", "auto") == "auto":
-        reading["split"] = "none"
-    stated = load_config(EncoderOptions, overrides=_fields_of(EncoderOptions, given)).stated
+    fields = _fields_of(EncoderOptions, given)
+    encoder_options = load_config(EncoderOptions, overrides=fields).stated
     build = load_config(BuildSettings, overrides=given)
-    is_named = encoder is None or isinstance(encoder, str | Path)
-    if stated and not is_named:
-        raise ConfigError(
-            f"{', '.join(stated)} cannot be given for an encoder that is an object",
-            hint="set it when the encoder is made, such as BiEncoder.load(FOLDER, pooling=…)",
-        )
-    if ray is not None and (reuse or not build.has_dense or not is_named):
-        raise ConfigError(
-            "{ray} encodes one vector per passage by an encoder that every node can load, and "
-            "reuses none",
-            hint="name a folder on a shared disk, without {reuse}; BM25 and token vectors are "
-            "built here",
-            arguments=("ray", "reuse"),
-        )
-    if reuse:
-        _check_reuse(reuse, out, build)
-    # An encoder of one's own is measured by the embedded one.
-    measured = encoder if isinstance(encoder, str | Path) else None
-    budget = partial(passage_budget, measured, **stated)
-    documents = Corpus(inputs, format, Cutter(reading, budget), report)
-    if reading.get("language") == AUTO:
-        reading["language"] = detect_language(documents.texts())
-        documents.cutter = Cutter(reading, budget)
-        report.notes.append(f"language: {reading['language']}, by the first texts")
+    _check_encoding(build, encoder, encoder_options, ray, reuse, out)
+    documents = _open_corpus(corpus, format, reading, encoder, encoder_options, report)
     loaded = None
     if build.has_encoder:
-        loaded = load_encoder(encoder, precision=precision, **stated)
-        longest = documents.cutter.reading.max_tokens if "max_tokens" in reading else 0
-        _check_encoder(loaded.identity, build, longest)
-    reused = Index.open(reuse, verify="deep") if reuse else nullcontext()
-    with encoding_at(ray) as encoding, reused as start:
+        loaded = load_encoder(encoder, precision=precision, **encoder_options)
+        _check_encoder(loaded.identity, build, documents.cutter.reading)
+    earlier = Index.open(reuse, verify="deep") if reuse else nullcontext()
+    with encoding_at(ray) as encoding, earlier as start:
         written = write_index(
             out,
             documents.changes(),
@@ -144,7 +119,31 @@ def index(
     return written.directory
 
 
-def _check_reuse(reuse: str | Path, out: str | Path, build: BuildSettings) -> None:
+def _check_encoding(
+    build: BuildSettings,
+    encoder: object,
+    encoder_options: Mapping[str, object],
+    ray: str | None,
+    reuse: str | Path | None,
+    out: str | Path,
+) -> None:
+    """Refuse settings of the encoding that do not fit together."""
+    is_named = encoder is None or isinstance(encoder, str | Path)
+    if encoder_options and not is_named:
+        raise ConfigError(
+            f"{', '.join(encoder_options)} cannot be given for an encoder that is an object",
+            hint="set it when the encoder is made, such as BiEncoder.load(FOLDER, pooling=…)",
+        )
+    if ray is not None and (reuse or not build.has_dense or not is_named):
+        raise ConfigError(
+            "{ray} encodes one vector per passage by an encoder that every node can load, and "
+            "reuses none",
+            hint="name a folder on a shared disk, without {reuse}; BM25 and token vectors are "
+            "built here",
+            arguments=("ray", "reuse"),
+        )
+    if not reuse:
+        return
     if not build.has_dense:
         raise ConfigError(
             "{reuse} takes over one vector per passage, and this build makes none",
@@ -159,11 +158,39 @@ def _check_reuse(reuse: str | Path, out: str | Path, build: BuildSettings) -> No
         )
 
 
-def _check_encoder(encoder: EncoderIdentity, build: BuildSettings, longest: int) -> None:
-    """Refuse an encoder that cannot make the vectors, or reads less than the longest passage.
+def _open_corpus(
+    corpus: Inputs,
+    format: str,
+    reading: dict[str, object],
+    encoder: object,
+    encoder_options: Mapping[str, object],
+    report: ReadReport,
+) -> Corpus:
+    """The corpus, cut to the measure of the encoder.
 
     Args:
-        longest: stated most tokens of a passage; 0: not stated.
+        reading: fields of `CorpusOptions`; gets the language, if that is to be detected.
+    """
+    from rag.updates import Corpus, Cutter
+    from retrievers.encoders.open import passage_budget
+
+    inputs, is_sample = resolve_corpus(corpus)
+    if is_sample and reading.get("split", "auto") == "auto":
+        reading["split"] = "none"
+    # The tokenizer of an encoder that is an object is not known: the default one counts.
+    named = encoder if isinstance(encoder, str | Path) else None
+    budget = partial(passage_budget, named, **encoder_options)
+    documents = Corpus(inputs, format, Cutter(reading, budget), report)
+    if reading.get("language") == AUTO:
+        reading["language"] = detect_language(documents.texts())
+        documents.cutter = Cutter(reading, budget)
+        report.notes.append(f"language: {reading['language']}, by the first texts")
+    return documents
+
+
+def _check_encoder(encoder: EncoderIdentity, build: BuildSettings, reading: CorpusOptions) -> None:
+    """Refuse an encoder that cannot make the vectors, or reads less than the longest passage that
+    was asked for.
     """
     from retrievers.encoders.settings import SERVED, STATIC
 
@@ -173,9 +200,10 @@ def _check_encoder(encoder: EncoderIdentity, build: BuildSettings, longest: int)
             hint="give a ColBERT model, or another {index_type}",
             arguments=["index_type"],
         )
-    if longest > encoder.max_length:
+    max_tokens = reading.max_tokens
+    if "max_tokens" in reading.model_fields_set and max_tokens > encoder.max_length:
         raise ConfigError(
-            f"{{max_tokens}} is {longest:,}, but the encoder reads {encoder.max_length:,} tokens of "
+            f"{{max_tokens}} is {max_tokens:,}, but the encoder reads {encoder.max_length:,} tokens of "
             "a passage",
             hint=f"give at most {encoder.max_length:,}, or a larger {{max_length}} if the encoder "
             "was made for it",
@@ -185,8 +213,7 @@ def _check_encoder(encoder: EncoderIdentity, build: BuildSettings, longest: int)
 
 def _fields_of(kind: type[BaseModel], settings: dict[str, object]) -> dict[str, object]:
     """Take the fields of one configuration out of the settings of several."""
-    names = [name for name in kind.model_fields if name in settings]
-    return {name: settings.pop(name) for name in names}
+    return {name: settings.pop(name) for name in kind.model_fields if name in settings}
 
 
 def resolve_corpus(corpus: Inputs) -> tuple[list[str], bool]:
@@ -297,10 +324,20 @@ def train_rounds(
     from retrievers.training.config import BiEncoderConfig
 
     folder = Path(out)
-    kind = recipe_class(recipe)
-    assert issubclass(kind, BiEncoderConfig)
-    # Each round sets its own training files.
-    paths = {"out": str(folder), "train_files": [str(folder / "round-1")]}
-    trained = read_config(kind, config or f"{recipe}-small", {**(training or {}), **paths})
-    named = {"method": recipe, "out": folder, "index": index, "questions": str(questions)}
-    return run_rounds(read_config(RoundsConfig, None, {**settings, **named}), trained)
+    config_class = recipe_class(recipe)
+    assert issubclass(config_class, BiEncoderConfig)
+    # Each round sets its own training files; the first ones' names make the settings complete.
+    overrides = {
+        **(training or {}),
+        "out": str(folder),
+        "train_files": [str(folder / "round-1")],
+    }
+    training_config = read_config(config_class, config or f"{recipe}-small", overrides)
+    fields = {
+        **settings,
+        "method": recipe,
+        "out": folder,
+        "index": index,
+        "questions": str(questions),
+    }
+    return run_rounds(read_config(RoundsConfig, None, fields), training_config)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     VerifierLike = Verifier | str | Path | None
 
 Precision = Literal["auto", "fp32", "bf16"]
-_OWN = "its own question encoder"
+_OWN_ENCODER = "its own question encoder"
 
 
 class OpenSettings(BaseModel):
@@ -111,8 +111,9 @@ def open_models(
         ConfigError: a setting does not fit the index.
     """
     trained_with = _trained_with(settings.reader)
-    # What RAG or EMDR² trained describes the question encoder in its folder; other readers describe
-    # the retriever whose passages they read.
+    # The folder of a reader that RAG or EMDR² trained holds a question encoder, which the entry
+    # describes; that of another reader describes the retriever whose passages it was trained on,
+    # by its kind.
     has_encoder = bool(trained_with) and "kind" not in trained_with
     if settings.reader and not has_encoder and not reads:
         raise ConfigError(
@@ -138,7 +139,7 @@ def open_models(
     if trained_with and counts_scores and isinstance(settings.retriever, str):
         from retrievers.open import named_kind
 
-        searched = _OWN if is_bound else named_kind(settings.retriever, index)
+        searched = _OWN_ENCODER if is_bound else named_kind(settings.retriever, index)
         _check_scores(str(settings.reader), trained_with, searched, index)
     return retriever, reader
 
@@ -147,10 +148,12 @@ def _trained_with(reader: object) -> Mapping[str, Any]:
     """What a reader's folder says of the retriever that it was trained with; empty if nothing."""
     from readers.manifest import READER_FILE, read_reader_file
 
-    is_folder = isinstance(reader, str | Path) and bool(reader)
-    if not is_folder or not (Path(str(reader)) / READER_FILE).exists():
+    if not isinstance(reader, str | Path) or not reader:
         return {}
-    return read_reader_file(Path(str(reader))).get("retriever") or {}
+    folder = Path(reader)
+    if not (folder / READER_FILE).exists():
+        return {}
+    return read_reader_file(folder).get("retriever") or {}
 
 
 def _open_retriever(
@@ -159,25 +162,26 @@ def _open_retriever(
     """The retriever of the settings.
 
     Args:
-        bound: description of the question encoder in the reader's folder, if that searches.
+        bound: description of the question encoder in the reader's folder, if that encoder is to
+            search.
     """
-    owner = ""
+    reason = ""
     if bound is not None:
-        owner = f"{settings.reader} brings its own question encoder"
+        reason = f"{settings.reader} brings its own question encoder"
     elif not isinstance(settings.retriever, str):
-        owner = "the retriever is an object"
+        reason = "the retriever is an object"
     for name in ("index_encoder", "fusion"):
-        if owner and getattr(settings, name) is not None:
+        if reason and getattr(settings, name) is not None:
             raise ConfigError(
-                f"{owner}: {name} cannot be set", hint="leave it out, or name the retriever"
+                f"{reason}: {name} cannot be set", hint="leave it out, or name the retriever"
             )
     if bound is not None:
         from retrievers.bound import open_bound
 
         return open_bound(index, Path(str(settings.reader)), bound, precision=settings.precision)
     if not isinstance(settings.retriever, str):
-        own: Retriever = settings.retriever
-        return own
+        retriever: Retriever = settings.retriever
+        return retriever
     from retrievers.hybrid import Fusion
     from retrievers.open import open_retriever
 
@@ -198,7 +202,7 @@ def _check_scores(
     """
     from indexers.protocols import EncoderIdentity
 
-    trained = trained_with.get("kind", _OWN)
+    trained = trained_with.get("kind", _OWN_ENCODER)
     if trained.partition(":")[0] == searched.partition(":")[0]:
         stored = index.encoder_identity
         if "encoder" not in trained_with or stored is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -99,7 +99,7 @@ class Pipeline:
         # A model in another process needs no core here: it may read for several threads.
         is_remote = reader is not None and reader.max_concurrent > 0
         self._reading: AbstractContextManager[object] = nullcontext() if is_remote else self._lock
-        self._holder: tempfile.TemporaryDirectory[str] | None = None
+        self._temporary_directory: tempfile.TemporaryDirectory[str] | None = None
         # Shared with what `for_groups` returns.
         self._closed = threading.Event()
         self._groups: Groups | None = None
@@ -163,14 +163,15 @@ class Pipeline:
             language = detect_language(passage.text for passage in passages)
         if reader is not False:
             check_lengths(passages)
-        holder = None
+        temporary = None
         if out is None:
-            holder = tempfile.TemporaryDirectory(prefix="rag-index-")
-            out = Path(holder.name) / "index"
+            temporary = tempfile.TemporaryDirectory(prefix="rag-index-")
+            out = Path(temporary.name) / "index"
         loaded = load_encoder(encoder) if settings.has_encoder else None
         write_index(out, passages, encoder=loaded, settings=settings, language=language)
         pipeline = cls.open(out, retriever=retriever, index_encoder=loaded, reader=reader)
-        pipeline._holder = holder  # keeps a temporary index alive, and removes it with the pipeline
+        # The index is deleted with the pipeline.
+        pipeline._temporary_directory = temporary
         return pipeline
 
     def __enter__(self) -> Pipeline:
@@ -183,8 +184,8 @@ class Pipeline:
         if self._closed.is_set():
             return "Pipeline(closed)"
         reader = "no reader" if self.reader is None else reader_name(self.reader)
-        named = f"{type(self.retriever).__name__}, {reader}"
-        return f"Pipeline({str(self.index.directory)!r}, {len(self.index.passages):,} passages, {named})"
+        models = f"{type(self.retriever).__name__}, {reader}"
+        return f"Pipeline({str(self.index.directory)!r}, {len(self.index.passages):,} passages, {models})"
 
     def _require_open(self) -> None:
         if self._closed.is_set():
@@ -262,7 +263,7 @@ class Pipeline:
         reader = self._require_reader()
         top_k = options.top_k if options.read is None else min(options.read, options.top_k)
         return {
-            **self._searched(top_k, filter),
+            **self._search_conditions(top_k, filter),
             "reader": [reader_name(reader), reader.version],
             "policy": type(options.policy or SearchOnce()).__name__,
             "has_context": bool(options.context),
@@ -275,9 +276,12 @@ class Pipeline:
             ArtifactError: there is no verifier.
         """
         verifier = self._open_verifier()
-        return {**self._searched(top_k, filter), "verifier": [verifier.name, verifier.version]}
+        return {
+            **self._search_conditions(top_k, filter),
+            "verifier": [verifier.name, verifier.version],
+        }
 
-    def _searched(self, top_k: int, filter: FilterLike) -> dict[str, object]:
+    def _search_conditions(self, top_k: int, filter: FilterLike) -> dict[str, object]:
         """What decides which passages are found for a text."""
         return {
             **self._models,
@@ -300,13 +304,11 @@ class Pipeline:
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id; None if there is none, or if it may not be read."""
         self._require_open()
-        found = self.index.passages.find(passage_id)
-        if found is not None:
-            found = replace(found, shelf=self.shelf)
+        row = self.index.passages.row_of(passage_id)
         readable = self.readable
-        if found is None or readable is None:
-            return found
-        return found if readable.rows.mask[self.index.passages.row_of(passage_id)] else None
+        if row is None or (readable is not None and not readable.rows.mask[row]):
+            return None
+        return replace(self.index.passages[row], shelf=self.shelf)
 
     def search(
         self,
@@ -405,7 +407,7 @@ class Pipeline:
         """
         options = options or AnswerOptions()
         if self._promise is not None:
-            # What was said cannot be withheld any more.
+            # Words that were shown as they came could not be withheld any more.
             options = replace(options, on_text=None)
         texts = check_questions(questions, options.top_k, options.n_best)
         timer: dict[str, float] = {}
@@ -487,8 +489,11 @@ class Pipeline:
         """
         texts = check_claims(claims, top_k, in_text=in_text)
         notices = [why_not_judged(text, in_text=in_text) for text in texts]
-        judged = [text for text, notice in zip(texts, notices, strict=True) if not notice]
-        results: Iterator[Verdict] = iter(())
+        verdicts = [
+            Verdict(text, "not_judged", notice=notice)
+            for text, notice in zip(texts, notices, strict=True)
+        ]
+        judged = [number for number, notice in enumerate(notices) if not notice]
         timer: dict[str, float] = {}
         with self._lock, stage(timer, "total"):
             self._require_open()
@@ -496,14 +501,15 @@ class Pipeline:
                 verifier = self._open_verifier()
                 selected = self._select(filter, timer)
                 with stage(timer, "retrieve"):
-                    found = self._search(judged, top_k, timer, selected)
+                    claims_to_judge = [texts[number] for number in judged]
+                    found = self._search(claims_to_judge, top_k, timer, selected)
                 with stage(timer, "judge"):
-                    results = iter(verifier.judge_found(found))
-        verdicts = []
-        for text, notice in zip(texts, notices, strict=True):
-            verdict = Verdict(text, "not_judged", notice=notice) if notice else next(results)
-            version = self.index_version
-            verdicts.append(replace(verdict, index_version=version, timings_ms=timer))
+                    for number, verdict in zip(judged, verifier.judge_found(found), strict=True):
+                        verdicts[number] = verdict
+        version = self.index_version
+        verdicts = [
+            replace(verdict, index_version=version, timings_ms=timer) for verdict in verdicts
+        ]
         if self._verdict_promise is None or not judged:
             return verdicts
         conditions = self.verdict_conditions(top_k, filter=filter)
@@ -561,5 +567,5 @@ class Pipeline:
         with self._lock:
             self._closed.set()
             self.index.close()
-            if self._holder is not None:
-                self._holder.cleanup()
+            if self._temporary_directory is not None:
+                self._temporary_directory.cleanup()

@@ -180,7 +180,7 @@ class SearchAgain(Policy):
             return Search((state.query,))
         if state.answers:
             return Finish(state.answers[-1])
-        everything = merged([search.passages for search in state.searches])
+        everything = merge_in_turn([search.passages for search in state.searches])
         if len(state.searches) <= self.max_searches:
             query = self._next_query(state, everything)
             if query and query not in [search.query for search in state.searches]:
@@ -207,16 +207,16 @@ class SearchAgain(Policy):
 
 
 def _ask_what_to_search(question: str, passages: Sequence[Passage]) -> list[dict[str, str]]:
-    task, shown = fence_passages(question, passages)
+    task, content = fence_passages(question, passages)
     return [
         {"role": "system", "content": task + _TASK},
-        {"role": "user", "content": shown},
+        {"role": "user", "content": content},
     ]
 
 
-def merged(lists: Sequence[RankedPassages]) -> RankedPassages:
-    """The passages of several searches, the best of each in turn, once each; scores are minus their
-    ranks.
+def merge_in_turn(lists: Sequence[RankedPassages]) -> RankedPassages:
+    """The passages of several searches, the best of each in turn, without duplicates; the score of a
+    passage is its new rank, from 0, negated.
     """
     in_turn = (pair for row in zip_longest(*lists) for pair in row if pair is not None)
     unique = dict[str, tuple[Hit, Passage]]()

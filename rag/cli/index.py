@@ -25,7 +25,7 @@ from retrievers.encoders.options import EncoderOptions
 if TYPE_CHECKING:
     from indexers.index import Index
 
-# How often files are looked at that are watched.
+# Time between two looks at watched files.
 _CHECK_EVERY_S = 2.0
 
 
@@ -102,20 +102,25 @@ def index(
             )
         _describe(out, report)
     elif update is not None:
-        bad_share = settings.pop("max_bad_share", 0.01)
-        kept = {"encoder": encoder, "reuse": reuse, "ray": ray, "overwrite": overwrite, **settings}
-        given = [name for name, value in kept.items() if value not in (None, False)]
-        if given:
-            raise ConfigError(
-                f"{', '.join(f'{{{name}}}' for name in given)} cannot be given with {{update}}",
-                hint="an update keeps the encoder and settings of the index; leave this out, or "
-                "build a new one",
-                arguments=(*given, "update"),
-            )
         options = UpdateOptions(
-            format=format, max_bad_share=bad_share, max_deleted_share=max_deleted_share
+            format=format,
+            max_bad_share=settings.pop("max_bad_share", 0.01),
+            max_deleted_share=max_deleted_share,
         )
+        _refuse_settings(encoder=encoder, reuse=reuse, ray=ray, overwrite=overwrite, **settings)
         _update(corpus, update, watch=watch, precision=precision, options=options)
+
+
+def _refuse_settings(**settings: object) -> None:
+    """Refuse what an update cannot change."""
+    given = [name for name, value in settings.items() if value not in (None, False)]
+    if given:
+        raise ConfigError(
+            f"{', '.join(f'{{{name}}}' for name in given)} cannot be given with {{update}}",
+            hint="an update keeps the encoder and settings of the index; leave this out, or build a "
+            "new one",
+            arguments=(*given, "update"),
+        )
 
 
 def rights(

@@ -104,7 +104,7 @@ def options_of(
     Args:
         names: fields; all by default.
         panel: the part of the help that lists them.
-        flags: how some are spelled.
+        flags: options that are not spelled like their fields.
         defaults: defaults that are not those of the class.
     """
     explained = dict[str, str]()
@@ -142,21 +142,23 @@ def options_from(function: Callable[..., object], shared: Mapping[str, str]) -> 
 
 
 def option(name: str, kind: object, default: object, help: Parameter) -> inspect.Parameter:
-    """A keyword of a command."""
-    taken, reading = _kind_on_the_line(kind)
-    spelled = Parameter(alias=_ALIASES.get(name))
-    if taken in (bool, bool | None) and default is not False:
-        # What is on, or decided elsewhere, can be switched off.
-        spelled = Parameter(negative=f"--no-{name.replace('_', '-')}")
+    """A keyword-only parameter of a command, with the help and the spelling of its option."""
+    line_type, reader = _type_on_the_line(kind)
+    spelling = Parameter(alias=_ALIASES.get(name))
+    if line_type in (bool, bool | None) and default is not False:
+        # What is on, or decided elsewhere, can be switched off; what is off needs no --no- option.
+        spelling = Parameter(negative=f"--no-{name.replace('_', '-')}")
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
-        annotation=Annotated[taken | None if default is None else taken, help, spelled, reading],
+        annotation=Annotated[
+            line_type | None if default is None else line_type, help, spelling, reader
+        ],
     )
 
 
-def _kind_on_the_line(kind: object) -> tuple[Any, Parameter]:
+def _type_on_the_line(kind: object) -> tuple[Any, Parameter]:
     """The type that the command line reads for a setting, and how it reads it."""
     while get_origin(kind) is Annotated:
         kind = get_args(kind)[0]

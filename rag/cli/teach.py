@@ -43,14 +43,14 @@ _ROUNDS = without(
     "method",
 )
 # Settings of rounds that only one recipe reads.
-_READ_BY: dict[str, Recipe] = {
+_RECIPE_OF: dict[str, Recipe] = {
     "reader": "distill",
     "signal": "distill",
     "positives": "colbert",
     "negatives": "colbert",
 }
-_BETWEEN = Number(gt=0, lt=1)
-Share = Annotated[float | None, Parameter(validator=_BETWEEN)]
+_BETWEEN_0_AND_1 = Number(gt=0, lt=1)
+Share = Annotated[float | None, Parameter(validator=_BETWEEN_0_AND_1)]
 Sample = Annotated[PositiveInt | None, Parameter(help="A random sample of so many.")]
 
 
@@ -140,11 +140,11 @@ def rounds(
     """
     from rag.commands import train_rounds
 
-    for name, reading in _READ_BY.items():
-        if name in settings and reading != recipe:
+    for name, only_recipe in _RECIPE_OF.items():
+        if name in settings and only_recipe != recipe:
             raise ConfigError(
                 f"{{{name}}} is not read by the recipe {recipe}",
-                hint=f"leave it out, or choose {reading}",
+                hint=f"leave it out, or choose {only_recipe}",
                 arguments=(name,),
             )
     rows = train_rounds(
@@ -231,8 +231,8 @@ def questions(
         reader=reader,
         seed=seed,
     )
-    kept, *rejected = figures.items()
-    say(f"{kept[1]:,} questions kept")
+    (_, n_kept), *rejected = figures.items()
+    say(f"{n_kept:,} questions kept")
     for reason, number in rejected:
         say(f"{number:,} rejected: {reason}")
     say(f"→ {out}\nuse it: rag evaluate --index {index} --questions {out} --out results")
@@ -247,7 +247,7 @@ def tune(
     questions: Questions,
     out: Annotated[Path | None, Parameter(alias="-o")] = None,
     max_error: Share = None,
-    confidence: Annotated[float, Parameter(validator=_BETWEEN)] = 0.95,
+    confidence: Annotated[float, Parameter(validator=_BETWEEN_0_AND_1)] = 0.95,
     max_false_answers: Share = None,
     read: Annotated[PositiveInt | None, Parameter(alias="--top-k")] = None,
     limit: Limit = None,
@@ -284,9 +284,9 @@ def tune(
     _check_tuning(what, out, max_error, max_false_answers)
     if out is not None:
         check_target(out, folder=True, is_new=True)
-    usual = {"confidence": 20, "verdicts": 5}[what]
-    drawn = {"limit": limit, "sample": sample, "seed": seed, "read": read or usual}
-    evaluation = load_config(EvaluationSettings, overrides=drawn)
+    default_read = {"confidence": 20, "verdicts": 5}[what]
+    overrides = {"limit": limit, "sample": sample, "seed": seed, "read": read or default_read}
+    evaluation = load_config(EvaluationSettings, overrides=overrides)
     if what == "verdicts":
         assert limits is not None  # else refused above
         _promise_verdicts(index, questions, limits, evaluation, opening)

@@ -83,17 +83,16 @@ def evaluate(
     _refuse_objects(opening, out)
     opening_options = cast("OpenOptions", opening)
     if claims is not None:
-        scoring.setdefault("read", READ)
         if not reads:
             what = "claims are judged, not only searched for"
             raise ConfigError(what, hint="read 1 passage or more")
-    settings = load_config(EvaluationSettings, overrides=scoring)
-    if claims is not None:
+        settings = load_config(EvaluationSettings, overrides={"read": READ, **scoring})
         source = QuestionSource.of_file(claims, split=split)
         _check_out(out, settings, source)
+        judge = partial(evaluate_claims, settings=settings, source=source, command=command)
         judging = _claim_system(index, opening_options, settings)
-        judge = partial(evaluate_claims, judging, read_claims(claims), settings=settings)
-        return _evaluation(out, partial(judge, source=source, command=command))
+        return _evaluation(out, partial(judge, judging, read_claims(claims)))
+    settings = load_config(EvaluationSettings, overrides=scoring)
     source, stream = _read(questions, split)
     if run is None:
         _check_out(out, settings, source)
@@ -107,26 +106,28 @@ def evaluate(
         if opened is None and ".json" not in Path(run).suffixes:
             # Ids alone can be judged.
             stream = (replace(question, answers=()) for question in stream)
-    score = partial(runner.evaluate, settings=settings, source=source, command=command)
-    return _evaluation(out, partial(_ask, score, system, stream, opened))
+    ask = partial(_ask, settings=settings, source=source, command=command)
+    return _evaluation(out, partial(ask, system, stream, opened))
 
 
 def _ask(
-    score: Callable[..., None],
     system: System,
     questions: Iterator[Question],
     index: Index | None,
-    place: Path,
+    folder: Path,
+    settings: EvaluationSettings,
+    source: QuestionSource,
+    command: str,
 ) -> list[str]:
     """Evaluate a system in a folder; returns warnings about the figures."""
-    notes = list[str]()
-    if index is None:
-        score(system, questions, place)
-    else:
+    resolver = None
+    if index is not None:
         resolver = GoldResolver(index.passages, index.documents)
-        score(replace(system, document_of=index.document_of), map(resolver, questions), place)
-        notes += resolver.notes()
-    return notes + _notes(load_evaluation(place))
+        system = replace(system, document_of=index.document_of)
+        questions = map(resolver, questions)
+    runner.evaluate(system, questions, folder, settings, source=source, command=command)
+    notes = [] if resolver is None else resolver.notes()
+    return notes + _notes(load_evaluation(folder))
 
 
 def _evaluation(out: str | Path | None, score: Callable[[Path], list[str]]) -> Evaluation:
@@ -140,7 +141,7 @@ def _evaluation(out: str | Path | None, score: Callable[[Path], list[str]]) -> E
     check_target(out, folder=True)
     notes = score(Path(out))
     evaluation = load_evaluation(out)
-    atomic_write_text(evaluation.place / REPORT_NAME, render_report([evaluation]))
+    atomic_write_text(evaluation.folder / REPORT_NAME, render_report([evaluation]))
     return replace(evaluation, notes=tuple(notes), holder=holder)
 
 
@@ -151,7 +152,7 @@ def _check_out(
     if out is not None:
         check_target(out, folder=True)
         if Path(out).exists():
-            runner.check_folder(Path(out), runner.stated(settings, source))
+            runner.check_folder(Path(out), runner.settings_header(settings, source))
 
 
 def _refuse_objects(opening: Mapping[str, object], out: str | Path | None) -> None:
@@ -295,7 +296,7 @@ def compare(
     if report is not None:
         check_target(report)
     evaluations = load_evaluations(
-        [result.place if isinstance(result, Evaluation) else result for result in results]
+        [result.folder if isinstance(result, Evaluation) else result for result in results]
     )
     compared = compare_evaluations(evaluations, all_pairs=all_pairs)
     if report is not None:

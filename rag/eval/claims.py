@@ -68,7 +68,7 @@ def system_with_evidence(verifier: VerifierLike) -> ClaimSystem:
 
     def judge(claims: Sequence[Claim]) -> list[Verdict]:
         for claim in claims:
-            # Nothing may be all that there is for "not enough".
+            # A claim that its texts do not decide may bring none at all.
             if not claim.evidence and claim.label != "not_enough":
                 raise DataError(
                     f"claim {claim.id!r} brings no text as evidence",
@@ -94,7 +94,7 @@ def system_with_search(pipeline: Pipeline, read: int) -> ClaimSystem:
 def evaluate_claims(
     system: ClaimSystem,
     claims: Iterable[Claim],
-    place: Path,
+    folder: Path,
     settings: EvaluationSettings,
     *,
     source: QuestionSource,
@@ -110,26 +110,26 @@ def evaluate_claims(
     Raises:
         DataError: there is no claim with a label, or a set mixes labels of two kinds.
     """
-    listed = list(islice(claims, settings.limit))
+    chosen = list(islice(claims, settings.limit))
     if settings.sample is not None:
-        listed = draw_sample(listed, settings.sample, settings.seed)
-    choices = label_choices(listed)
+        chosen = draw_sample(chosen, settings.sample, settings.seed)
+    choices = label_choices(chosen)
     header: dict[str, Any] = {
         "format_version": runner.FORMAT_VERSION,
         "kind": "evaluation",
         "profile": "claims",
-        **runner.stated(settings, source),
+        **runner.settings_header(settings, source),
         "system": dict(system.identity),
     }
     state = {"fingerprint": fingerprint_of(header), **header}
-    with directory_lock(place):
-        if not runner.check_folder(place, state):
-            clean_directory(place)
-            _judge_all(system, listed, choices, place, settings, state)
-            _write_predictions(place)
-            figures = _figures(place / runner.RECORDS_NAME, settings)
-            runner.finish(place, {**state, **figures}, command)
-    return _notes(system, listed, place)
+    with directory_lock(folder):
+        if not runner.check_folder(folder, state):
+            clean_directory(folder)
+            _judge_all(system, chosen, choices, folder, settings, state)
+            _write_predictions(folder)
+            figures = _figures(folder / runner.RECORDS_NAME, settings)
+            runner.finish(folder, {**state, **figures}, command)
+    return _notes(system, chosen, folder)
 
 
 def label_choices(claims: Iterable[Claim]) -> dict[str, list[ClaimLabel]]:
@@ -167,12 +167,12 @@ def _judge_all(
     system: ClaimSystem,
     claims: Sequence[Claim],
     choices: Mapping[str, Sequence[ClaimLabel]],
-    place: Path,
+    folder: Path,
     settings: EvaluationSettings,
     state: Mapping[str, Any],
 ) -> None:
     """Append the records of all claims that have none yet."""
-    journal = runner.open_journal(place)
+    journal = runner.open_journal(folder)
     unjudged = journal.unanswered(iter(claims))
     done = len(journal.answered)
     with (
@@ -180,7 +180,7 @@ def _judge_all(
         Progress(len(claims), "claims", "evaluate", initial=done) as bar,
     ):
         for batch in iter(lambda: list(islice(unjudged, settings.batch_size)), []):
-            runner.write_state(place, state)
+            runner.write_state(folder, state)
             records = []
             for claim, verdict in zip(batch, system.judge(batch), strict=True):
                 shares_ms = {
@@ -188,12 +188,12 @@ def _judge_all(
                     for stage, time_ms in verdict.timings_ms.items()
                     if stage in _STAGES
                 }
-                more = {"groups": field_values(claim, settings.by), "timings_ms": shares_ms}
+                extra = {"groups": field_values(claim, settings.by), "timings_ms": shares_ms}
                 possible = choices.get(set_of(claim), VERDICT_LABELS)
-                records.append(_record(claim, verdict, possible, system.index, more))
+                records.append(_record(claim, verdict, possible, system.index, extra))
             journal.append(records)
             bar.update(len(batch))
-        journal.finish(place / runner.RECORDS_NAME, [claim.id for claim in claims])
+        journal.finish(folder / runner.RECORDS_NAME, [claim.id for claim in claims])
 
 
 def _record(
@@ -201,12 +201,12 @@ def _record(
     verdict: Verdict,
     choices: Sequence[ClaimLabel],
     index: Index | None,
-    more: Mapping[str, object],
+    extra: Mapping[str, object],
 ) -> QuestionRecord:
     """The record of a claim.
 
     Args:
-        more: further fields.
+        extra: further fields.
     """
     fields: dict[str, object] = {
         "id": claim.id,
@@ -218,7 +218,7 @@ def _record(
             StoredHit(id=step.passage_id, title=step.title, score=step.score, text=step.text)
             for step in verdict.path
         ],
-        **more,
+        **extra,
     }
     prediction: str = verdict.label
     if verdict.probabilities:
@@ -228,14 +228,14 @@ def _record(
     found = {} if index is None else _found_sentences(claim, verdict, index)
     scores: dict[str, float] = {}
     if claim.label is not None:
-        gold_sets = [[_key(sentence) for sentence in each] for each in claim.gold_sets]
+        gold_sets = [list(map(_sentence_key, gold_set)) for gold_set in claim.gold_sets]
         scores = score_claim(claim.label, prediction, gold_sets, list(found))
         if index is None:
             # The evidence was given, not found.
             scores = {"label_accuracy": scores["label_accuracy"]}
     fields["prediction"] = prediction
     fields["sentences"] = list(found.values())
-    fields["scores"] = {name: None if value != value else value for name, value in scores.items()}
+    fields["scores"] = {name: None if np.isnan(value) else value for name, value in scores.items()}
     return QuestionRecord.model_validate(fields)
 
 
@@ -250,9 +250,9 @@ def likeliest(
     """
     shares = {str(label): share for label, share in probabilities.items()}
     shares["not_supported"] = probabilities["refuted"] + probabilities["not_enough"]
-    among = {label: shares[label] for label in choices}
-    best = max(among, key=among.__getitem__)
-    return best, among[best] / max(sum(among.values()), 1e-9)
+    candidates = {label: shares[label] for label in choices}
+    best = max(candidates, key=candidates.__getitem__)
+    return best, candidates[best] / max(sum(candidates.values()), 1e-9)
 
 
 def _found_sentences(
@@ -261,8 +261,8 @@ def _found_sentences(
     """The best sentence of each passage, the deciding one first.
 
     Returns:
-        The title and number of each in its passage, by what scoring calls it, which is what the
-        claim set calls it if it is gold.
+        Key of each sentence, that of the gold sentence if it is one → title of its passage, and its
+        number there.
     """
     found: dict[Hashable, tuple[str, int]] = {}
     path = sorted(verdict.path, key=lambda step: step is not verdict.evidence)
@@ -273,7 +273,7 @@ def _found_sentences(
         key: Hashable = (step.passage_id, start, end)
         for sentence in chain.from_iterable(claim.gold_sets):
             if _is_sentence(sentence, names, number, step.text[start:end]):
-                key = _key(sentence)
+                key = _sentence_key(sentence)
         found[key] = (step.title or step.passage_id, number)
     return found
 
@@ -286,7 +286,7 @@ def _is_sentence(sentence: GoldSentence, names: set[str], number: int, text: str
     return sentence.sentence == number
 
 
-def _key(sentence: GoldSentence) -> Hashable:
+def _sentence_key(sentence: GoldSentence) -> Hashable:
     return (sentence.article, sentence.text or sentence.sentence)
 
 
@@ -313,10 +313,10 @@ def _macro_f1(records: Sequence[QuestionRecord], settings: EvaluationSettings) -
     return macro_f1(labels, predicted, seed=settings.seed).to_json()
 
 
-def _write_predictions(place: Path) -> None:
+def _write_predictions(folder: Path) -> None:
     """Write the verdicts in the form that FEVER's scorer reads."""
     lines = []
-    for record in read_records(place / runner.RECORDS_NAME):
+    for record in read_records(folder / runner.RECORDS_NAME):
         evidence = [[fever_title(title), number] for title, number in record.sentences]
         label = _FEVER_LABELS.get(record.prediction or "", "NOT ENOUGH INFO")
         identifier: str | int = record.id
@@ -324,14 +324,14 @@ def _write_predictions(place: Path) -> None:
             # FEVER's ids are numbers.
             identifier = int(record.id)
         lines.append({"id": identifier, "predicted_label": label, "predicted_evidence": evidence})
-    write_json_lines(place / PREDICTIONS_NAME, lines)
+    write_json_lines(folder / PREDICTIONS_NAME, lines)
 
 
-def _notes(system: ClaimSystem, claims: Sequence[Claim], place: Path) -> list[str]:
+def _notes(system: ClaimSystem, claims: Sequence[Claim], folder: Path) -> list[str]:
     """Warnings about the figures."""
     notes = []
     unjudged = [
-        record.question for record in read_records(place / runner.RECORDS_NAME) if record.notice
+        record.question for record in read_records(folder / runner.RECORDS_NAME) if record.notice
     ]
     if unjudged:
         notes.append(
@@ -358,7 +358,9 @@ def _claims_without_articles(index: Index, claims: Sequence[Claim]) -> list[str]
 
     missing = []
     for claim in claims:
-        articles = [{sentence.article for sentence in each} - {""} for each in claim.gold_sets]
-        if articles and not any(all(map(is_here, each)) for each in articles):
+        article_sets = [
+            {sentence.article for sentence in gold_set} - {""} for gold_set in claim.gold_sets
+        ]
+        if article_sets and not any(all(map(is_here, articles)) for articles in article_sets):
             missing.append(claim.id)
     return missing

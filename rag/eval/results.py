@@ -24,14 +24,14 @@ class Evaluation:
 
     Attributes:
         name: short name for tables.
-        place: its directory: records, predictions, `metrics.json`, `report.html`.
+        folder: its directory: records, predictions, `metrics.json`, `report.html`.
         metrics: content of `metrics.json`.
         notes: warnings about the figures.
         holder: object that keeps a temporary directory alive.
     """
 
     name: str
-    place: Path
+    folder: Path
     metrics: dict[str, Any]
     notes: tuple[str, ...] = ()
     holder: Any = field(default=None, repr=False, compare=False)
@@ -45,7 +45,7 @@ class Evaluation:
 
     def records(self) -> Iterator[QuestionRecord]:
         """One record per question: question, retrieved passages, answers and scores."""
-        return read_records(self.place / RECORDS_NAME)
+        return read_records(self.folder / RECORDS_NAME)
 
     def __str__(self) -> str:
         figures = self.metrics["figures"]
@@ -69,13 +69,13 @@ class Evaluation:
         return "\n".join([*lines, *self.notes])
 
 
-def load_evaluation(place: str | Path, name: str | None = None) -> Evaluation:
+def load_evaluation(folder: str | Path, name: str | None = None) -> Evaluation:
     """Open a result directory.
 
     Raises:
         DataError: it holds no finished evaluation.
     """
-    path = Path(place)
+    path = Path(folder)
     try:
         metrics = read_json(path / METRICS_NAME)
     except DataError as error:
@@ -88,7 +88,7 @@ def load_evaluation(place: str | Path, name: str | None = None) -> Evaluation:
     return Evaluation(name or path.resolve().name, path, metrics)
 
 
-def load_evaluations(places: Sequence[str | Path]) -> list[Evaluation]:
+def load_evaluations(folders: Sequence[str | Path]) -> list[Evaluation]:
     """Open several result directories; they are named by what follows the part that all paths
     share.
 
@@ -96,7 +96,7 @@ def load_evaluations(places: Sequence[str | Path]) -> list[Evaluation]:
         ConfigError: a directory is given twice.
         DataError: one holds no finished evaluation.
     """
-    paths = [Path(place).resolve() for place in places]
+    paths = [Path(folder).resolve() for folder in folders]
     for path in paths:
         if paths.count(path) > 1:
             raise ConfigError(f"{path} is given twice", hint="name each result folder once")

@@ -44,7 +44,7 @@ from rag.data.questions import draw_sample
 from rag.data.text import REGEX_PROFILE
 from rag.eval.journal import Journal
 from rag.eval.records import QuestionRecord, read_records
-from rag.eval.scoring import QuestionOutcome, score_outcomes
+from rag.eval.scoring import AskedQuestion, score_outcomes
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.eval.summary import summarise
@@ -62,14 +62,14 @@ N_BEST = 5
 _MOST_FAILURES = 3
 """Questions in a row at which a server fails before the evaluation stops."""
 
-_Answered = tuple[list[QuestionOutcome], list[ReaderError]]
+_Answered = tuple[list[AskedQuestion], list[ReaderError]]
 _PACKAGES = ("torch", "transformers", "faiss-cpu", "pyserini", "ir_measures", "numpy", "scipy")
 
 
 def evaluate(
     system: System,
     questions: Iterable[Question],
-    place: Path,
+    folder: Path,
     settings: EvaluationSettings,
     *,
     source: QuestionSource,
@@ -94,55 +94,56 @@ def evaluate(
         "format_version": FORMAT_VERSION,
         "kind": "evaluation",
         "profile": settings.profile,
-        **stated(settings, source),
+        **settings_header(settings, source),
         "system": dict(system.identity),
     }
-    with directory_lock(place):
-        if check_folder(place, header):
-            if not read_json(place / METRICS_NAME).get("failed"):
+    with directory_lock(folder):
+        if check_folder(folder, header):
+            if not read_json(folder / METRICS_NAME).get("failed"):
                 return
             # The evaluation becomes one that stopped before its figures.
-            write_state(place, header)
-            (place / METRICS_NAME).unlink()
-        clean_directory(place)
+            write_state(folder, header)
+            (folder / METRICS_NAME).unlink()
+        clean_directory(folder)
         stream: Iterable[Question] = islice(questions, settings.limit)
         if settings.sample is not None:
             stream = draw_sample(stream, settings.sample, settings.seed)
-        _ask_all(system, stream, place, settings, header)
-        write_predictions(place / RECORDS_NAME, place, settings.profile)
+        _ask_all(system, stream, folder, settings, header)
+        write_predictions(folder / RECORDS_NAME, folder, settings.profile)
         metrics: dict[str, Any] = {
             **header,
-            **summarise(read_records(place / RECORDS_NAME), settings),
+            **summarise(read_records(folder / RECORDS_NAME), settings),
         }
-        finish(place, metrics, command)
+        finish(folder, metrics, command)
 
 
-def finish(place: Path, metrics: Mapping[str, Any], command: str) -> None:
+def finish(folder: Path, metrics: Mapping[str, Any], command: str) -> None:
     """Write the figures, with which an evaluation is finished, and how they came about."""
     versions = {"python": platform.python_version(), "platform": platform.platform()}
     for name in _PACKAGES:
         versions[name] = installed_version(name) or "not installed"
-    made = {
+    report = {
+        **metrics,
         "command": command,
         "versions": versions,
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    atomic_write_json(place / METRICS_NAME, {**metrics, **made})
-    (place / _STATE_NAME).unlink(missing_ok=True)
+    atomic_write_json(folder / METRICS_NAME, report)
+    (folder / _STATE_NAME).unlink(missing_ok=True)
 
 
-def write_state(place: Path, state: Mapping[str, Any]) -> None:
+def write_state(folder: Path, state: Mapping[str, Any]) -> None:
     """Write what an evaluation can be continued with alone, before its first record."""
-    if not (place / _STATE_NAME).exists():
-        atomic_write_json(place / _STATE_NAME, state)
+    if not (folder / _STATE_NAME).exists():
+        atomic_write_json(folder / _STATE_NAME, state)
 
 
-def open_journal(place: Path) -> Journal:
+def open_journal(folder: Path) -> Journal:
     """The records that an unfinished evaluation has in this folder."""
-    part = place / _PART_NAME
-    if (place / RECORDS_NAME).is_file() and not part.is_file():
+    part = folder / _PART_NAME
+    if (folder / RECORDS_NAME).is_file() and not part.is_file():
         # An earlier run stopped between asking and summarising.
-        os.replace(place / RECORDS_NAME, part)
+        os.replace(folder / RECORDS_NAME, part)
     return Journal(part)
 
 
@@ -157,14 +158,16 @@ def _ask(system: System, batch: Sequence[Question], options: AnswerOptions) -> _
     }
     scored = []
     for question, outcome in zip(batch, outcomes, strict=True):
-        scored.append(QuestionOutcome(question, outcome, shares_ms, system.document_of))
+        scored.append(AskedQuestion(question, outcome, shares_ms, system.document_of))
     return scored, errors
 
 
-def _answers(
+def _answer_batches(
     system: System, questions: Iterator[Question], options: AnswerOptions, batch_size: int
 ) -> Iterator[_Answered]:
-    """The outcomes of batches, or of single questions as they come from a model elsewhere."""
+    """The outcomes of batches; of single questions, in the order in which they come, where a model
+    in another process reads several at a time.
+    """
     parallel = 0 if system.reader is None else system.reader.max_concurrent
     if not parallel:
         while batch := list(islice(questions, batch_size)):
@@ -182,37 +185,38 @@ def _answers(
                 yield answer.result()
 
 
-def stated(settings: EvaluationSettings, source: QuestionSource) -> dict[str, object]:
-    """What an evaluation states of itself before its system is open."""
+def settings_header(settings: EvaluationSettings, source: QuestionSource) -> dict[str, object]:
+    """The part of an evaluation's header that is known before its system is open."""
     return {"question_set": asdict(source), "settings": settings.model_dump(mode="json")}
 
 
-def check_folder(place: Path, header: Mapping[str, Any]) -> bool:
+def check_folder(folder: Path, header: Mapping[str, Any]) -> bool:
     """Refuse a folder of anything else than this evaluation; return whether it is finished there.
 
     Args:
-        header: the evaluation's, or only what is `stated`.
+        header: the evaluation's, or only its `settings_header`.
     """
-    others = [path.name for path in place.iterdir() if not path.name.startswith(".")]
-    if others and not {METRICS_NAME, _STATE_NAME, RECORDS_NAME, _PART_NAME} & {*others}:
+    names = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
+    if names and not {METRICS_NAME, _STATE_NAME, RECORDS_NAME, _PART_NAME} & {*names}:
         raise ConfigError(
-            f"{place} holds other files ({', '.join(sorted(others)[:3])}), not an evaluation",
+            f"{folder} holds other files ({', '.join(sorted(names)[:3])}), not an evaluation",
             hint="choose another --out, or an empty folder",
         )
-    is_finished = (place / METRICS_NAME).is_file()
-    file = place / (METRICS_NAME if is_finished else _STATE_NAME)
+    is_finished = (folder / METRICS_NAME).is_file()
+    file = folder / (METRICS_NAME if is_finished else _STATE_NAME)
     if file.is_file():
         earlier = read_json(file)
         changed = [
             key for key in header if fingerprint(earlier.get(key)) != fingerprint(header[key])
         ]
         if changed:
-            told = [key for key in ("settings", "question_set", "system") if key in changed]
+            comparable = [key for key in ("settings", "question_set", "system") if key in changed]
             values = differences(
-                {key: earlier.get(key) for key in told}, {key: header[key] for key in told}
+                {key: earlier.get(key) for key in comparable},
+                {key: header[key] for key in comparable},
             )
             raise MismatchedArtifactError(
-                f"{place} holds an evaluation with other {', '.join(told or changed)} ({values})",
+                f"{folder} holds an evaluation with other {', '.join(comparable or changed)} ({values})",
                 hint="choose another --out, or delete that directory",
             )
     return is_finished
@@ -221,7 +225,7 @@ def check_folder(place: Path, header: Mapping[str, Any]) -> bool:
 def _ask_all(
     system: System,
     stream: Iterable[Question],
-    place: Path,
+    folder: Path,
     settings: EvaluationSettings,
     header: Mapping[str, Any],
 ) -> None:
@@ -237,25 +241,26 @@ def _ask_all(
     )
     count = settings.sample or settings.limit
     order: dict[str, None] = {}
-    journal = open_journal(place)
+    journal = open_journal(folder)
     unanswered = journal.unanswered(_distinct(stream, settings, order))
-    # Of questions at which the server failed, since the last one that it answered.
+    # Records of the questions at which the server failed since it last answered: where it is gone,
+    # they are not written, and the next run asks them again.
     unwritten = list[QuestionRecord]()
     with (
         disk_errors(journal.path),
         Progress(count, "questions", "evaluate", initial=len(journal.answered)) as progress,
     ):
-        for outcomes, errors in _answers(system, unanswered, options, settings.batch_size):
+        for outcomes, errors in _answer_batches(system, unanswered, options, settings.batch_size):
             unwritten += score_outcomes(outcomes, settings)
             progress.update(len(outcomes))
-            gone = [error for error in errors if isinstance(error, EndpointError)]
-            if gone and len(unwritten) == _MOST_FAILURES:
+            endpoint_errors = [error for error in errors if isinstance(error, EndpointError)]
+            if endpoint_errors and len(unwritten) == _MOST_FAILURES:
                 raise EndpointError(
-                    f"{_MOST_FAILURES} questions in a row could not be asked: {gone[0].message}",
-                    hint=f"{gone[0].hint}; the same command continues",
+                    f"{_MOST_FAILURES} questions in a row could not be asked: {endpoint_errors[0].message}",
+                    hint=f"{endpoint_errors[0].hint}; the same command continues",
                 )
-            if not gone:
-                write_state(place, header)
+            if not endpoint_errors:
+                write_state(folder, header)
                 journal.append(unwritten)
                 unwritten.clear()
         journal.append(unwritten)
@@ -263,13 +268,13 @@ def _ask_all(
             raise DataError(
                 "there are no questions to evaluate", hint="check the question file and --limit"
             )
-        journal.finish(place / RECORDS_NAME, [*order])
+        journal.finish(folder / RECORDS_NAME, [*order])
 
 
 def _distinct(
     questions: Iterable[Question], settings: EvaluationSettings, order: dict[str, None]
 ) -> Iterator[Question]:
-    """The same questions, whose ids `order` gets."""
+    """The same questions, each checked as it passes; `order` gets their ids."""
     for question in questions:
         if question.answer_profile == REGEX_PROFILE != settings.profile:
             raise ConfigError(
@@ -307,7 +312,9 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> None:
         return
     answers = {record.id: record.prediction or "" for record in records()}
     atomic_write_json(out / "predictions.squad.json", answers)
-    pairs = ({"question": each.question, "prediction": answers[each.id]} for each in records())
+    pairs = (
+        {"question": record.question, "prediction": answers[record.id]} for record in records()
+    )
     write_json_lines(out / "predictions.nq_open.jsonl", pairs)
     if profile == "hotpot":
         facts = {record.id: record.facts or [] for record in records()}

@@ -31,8 +31,8 @@ _STORED_TEXTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class QuestionOutcome:
-    """The outcome of a question.
+class AskedQuestion:
+    """A question of the set, and what came of asking it.
 
     Attributes:
         timings_ms: wall milliseconds by stage: the batch's time divided by its questions.
@@ -79,56 +79,54 @@ class QuestionOutcome:
 
 
 def score_outcomes(
-    outcomes: Sequence[QuestionOutcome], settings: EvaluationSettings
+    asked_questions: Sequence[AskedQuestion], settings: EvaluationSettings
 ) -> list[QuestionRecord]:
     """Score a batch: a record per question."""
-    measured = _trec_measures(outcomes, settings)
+    trec_figures = _trec_measures(asked_questions, settings)
     records = []
-    for outcome in outcomes:
-        figures: dict[str, float | None] = {}
-        for name, values in measured.items():
-            figures[name] = values.get(outcome.question.id)
-        records.append(_record(outcome, figures, settings))
+    for asked in asked_questions:
+        figures = {name: values.get(asked.question.id) for name, values in trec_figures.items()}
+        records.append(_record(asked, figures, settings))
     return records
 
 
 def _record(
-    outcome: QuestionOutcome, measured: Mapping[str, float | None], settings: EvaluationSettings
+    asked: AskedQuestion, trec_figures: Mapping[str, float | None], settings: EvaluationSettings
 ) -> QuestionRecord:
-    question = outcome.question
+    question = asked.question
     matcher = AnswerMatcher(question.answers, settings.profile)
-    flags = [matcher.matches(passage.text) for _, passage in outcome.retrieved]
-    first_rank = first_true(flags)
-    is_in_reach = any(flags[: settings.read])
+    has_answer = [matcher.matches(passage.text) for _, passage in asked.retrieved]
+    first_rank = first_true(has_answer)
+    reader_saw_answer = any(has_answer[: settings.read])
     is_findable = bool(question.answers) and not is_yes_no(question)
     scores: dict[str, float | None] = {}
     stored: dict[str, object] = {}
-    if outcome.answers is not None:
-        text = _first_text(outcome.answers, settings)
+    if asked.answers is not None:
+        text = _first_text(asked.answers, settings)
         facts = None
         if settings.profile == "hotpot":
-            read = outcome.retrieved[: settings.read]
-            facts = find_facts(question, outcome.answers, read, outcome.paths)
+            read = asked.retrieved[: settings.read]
+            facts = find_facts(question, asked.answers, read, asked.paths)
             stored |= {"facts": facts, "gold_facts": gold_facts(question)}
-        scores |= _answer_scores(outcome, outcome.answers, text, facts, settings)
+        scores |= _answer_scores(asked, asked.answers, text, facts, settings)
         if is_findable:
-            scores["gold_span_em"] = float(is_in_reach)
-        stored |= _stored_answers(outcome, outcome.answers, text)
-    # Gold passages are no result of a retriever.
+            scores["gold_span_em"] = float(reader_saw_answer)
+        stored |= _stored_answers(asked, asked.answers, text)
+    # Gold passages are no result of a retriever: there is no ranking to score.
     if not settings.gold:
         if is_findable:
             for name, values in rank_figures([first_rank], settings.ks).items():
                 scores[name] = float(values[0])
-        scores |= _page_scores(outcome, settings)
-        scores |= _coverage(outcome, settings)
-    scores |= measured
+        scores |= _page_scores(asked, settings)
+        scores |= _coverage(asked, settings)
+    scores |= trec_figures
     if settings.by:
         stored["groups"] = field_values(question, settings.by)
-    if outcome.paths:
-        best = outcome.paths[:_STORED_TEXTS]
+    if asked.paths:
+        best = asked.paths[:_STORED_TEXTS]
         stored["paths"] = [[passage.id for _, passage in path] for path in best]
     if "em" in scores:
-        stored["stage"] = _stage(scores, is_in_reach, is_findable)
+        stored["stage"] = _stage(scores, reader_saw_answer, is_findable)
     fields: dict[str, object] = {
         "id": question.id,
         "question": question.text,
@@ -136,14 +134,18 @@ def _record(
         "scores": scores,
         "stage": None,
         "first_rank": first_rank,
-        "hits": _stored_hits(outcome, flags),
-        "timings_ms": {name: round(value, 3) for name, value in outcome.timings_ms.items()},
+        "hits": _stored_hits(asked, has_answer),
+        "timings_ms": {name: round(value, 3) for name, value in asked.timings_ms.items()},
     }
     return QuestionRecord.model_validate(fields | stored)
 
 
 def field_values(question: Question | Claim, names: Sequence[str]) -> dict[str, str]:
-    """The values of fields of the source of a question or claim."""
+    """These fields of a question or claim, as its file states them, as texts; "none" for null.
+
+    Raises:
+        DataError: it has no such field.
+    """
     values: dict[str, str] = {}
     for name in names:
         if name not in question.meta:
@@ -157,14 +159,14 @@ def field_values(question: Question | Claim, names: Sequence[str]) -> dict[str, 
 
 
 def _answer_scores(
-    outcome: QuestionOutcome,
+    asked: AskedQuestion,
     answers: AnswerSet,
     text: str | None,
     facts: Sequence[Fact] | None,
     settings: EvaluationSettings,
 ) -> dict[str, float]:
     """The figures of the answers to a question; NaN where undefined."""
-    question = outcome.question
+    question = asked.question
     accepted = question.answers
     if settings.profile == "squad2" and question.is_impossible:
         # By SQuAD 2's rules no answer is the accepted one.
@@ -179,27 +181,26 @@ def _answer_scores(
             values = {name: values[name] for name in ("em", "f1", "prec", "recall")}
         scores |= values
     texts = [answer.text for answer in answers.answers]
-    right = [exact_match(each, question.answers, settings.profile) for each in texts]
+    right = [exact_match(candidate, question.answers, settings.profile) for candidate in texts]
     scores["n_best_em"] = float(any(right)) if question.answers else math.nan
     scores["answered"] = float(answers.is_answered)
     if answers.answers and answers.answers[0].sentences:
         scores |= citation_scores(answers.answers[0].sentences)
-    shown = em_and_f1(outcome.shown_text, accepted, settings.profile)
-    scores["shown_em"], scores["shown_f1"] = shown
+    scores["shown_em"], scores["shown_f1"] = em_and_f1(asked.shown_text, accepted, settings.profile)
     return scores
 
 
-def _page_scores(outcome: QuestionOutcome, settings: EvaluationSettings) -> dict[str, float]:
+def _page_scores(asked: AskedQuestion, settings: EvaluationSettings) -> dict[str, float]:
     """KILT's figures, for questions whose source pages are known."""
-    question = outcome.question
+    question = asked.question
     if settings.profile != "kilt" or not question.provenance:
         return {}
-    documents = [outcome.document_of(passage.id) for _, passage in outcome.retrieved]
+    documents = [asked.document_of(passage.id) for _, passage in asked.retrieved]
     pages = list(dict.fromkeys(documents))
     scores = score_pages(pages, evidence_sets(question.provenance), settings.ks)
-    if outcome.answers is None or not question.answers:
+    if asked.answers is None or not question.answers:
         return scores
-    text = _first_text(outcome.answers, settings) or ""
+    text = _first_text(asked.answers, settings) or ""
     return score_answers(text, question.answers, scores["r_precision"]) | scores
 
 
@@ -212,44 +213,44 @@ def _first_text(answers: AnswerSet, settings: EvaluationSettings) -> str | None:
 
 
 def _trec_measures(
-    outcomes: Sequence[QuestionOutcome], settings: EvaluationSettings
+    asked_questions: Sequence[AskedQuestion], settings: EvaluationSettings
 ) -> dict[str, dict[str, float]]:
     """trec_eval measures of the questions that have gold passages, unless the reader gets these."""
     if settings.gold:
         return {}
     rankings: dict[str, list[str]] = {}
     qrels: dict[str, dict[str, int]] = {}
-    for outcome in outcomes:
-        question = outcome.question
+    for asked in asked_questions:
+        question = asked.question
         keys = gold_keys(question)[1]
         if keys:
-            rankings[question.id] = list(dict.fromkeys(outcome.keys_of(outcome.retrieved)))
+            rankings[question.id] = list(dict.fromkeys(asked.keys_of(asked.retrieved)))
             qrels[question.id] = {key: question.gold_grades.get(key, 1) for key in keys}
     return trec_measures(rankings, qrels, settings.measures) if qrels else {}
 
 
-def _coverage(outcome: QuestionOutcome, settings: EvaluationSettings) -> dict[str, float]:
+def _coverage(asked: AskedQuestion, settings: EvaluationSettings) -> dict[str, float]:
     """Multi-hop figures, for questions that need two passages or more."""
-    if not needs_all(outcome.question):
+    if not needs_all(asked.question):
         return {}
-    keys = gold_keys(outcome.question)[1]
-    scores = multihop_scores(outcome.keys_of(outcome.retrieved), keys, settings.ks)
-    if outcome.paths:
-        scores |= path_scores(list(map(outcome.keys_of, outcome.paths)), keys, settings.ks)
+    keys = gold_keys(asked.question)[1]
+    scores = multihop_scores(asked.keys_of(asked.retrieved), keys, settings.ks)
+    if asked.paths:
+        scores |= path_scores(list(map(asked.keys_of, asked.paths)), keys, settings.ks)
     return scores
 
 
-def _stage(scores: Mapping[str, float | None], is_in_reach: bool, is_findable: bool) -> str:
+def _stage(scores: Mapping[str, float | None], reader_saw_answer: bool, is_findable: bool) -> str:
     """The stage of `STAGES` that caused a miss."""
     if scores["em"] == 1.0:
         return "correct"
     if not is_findable:
         return "unknown"
-    return "reading" if is_in_reach else "retrieval"
+    return "reading" if reader_saw_answer else "retrieval"
 
 
 def _stored_answers(
-    outcome: QuestionOutcome, answers: AnswerSet, text: str | None
+    asked: AskedQuestion, answers: AnswerSet, text: str | None
 ) -> dict[str, object]:
     """The fields of a record that say what was answered."""
     n_best = []
@@ -278,21 +279,21 @@ def _stored_answers(
     if text == "":
         # The system's answer is "no answer".
         fields["confidence"] = answers.no_answer_confidence
-    shown = outcome.outcome.shown
+    shown = asked.outcome.shown
     if shown is not None and shown.kind != "answer":
-        fields |= {"kind": shown.kind, "shown": outcome.shown_text}
+        fields |= {"kind": shown.kind, "shown": asked.shown_text}
     if answers.failure:
         fields["failure"] = answers.failure
     return fields
 
 
-def _stored_hits(outcome: QuestionOutcome, flags: Sequence[bool]) -> list[StoredHit]:
-    gold = gold_keys(outcome.question)[1]
-    keys = outcome.keys_of(outcome.retrieved)
+def _stored_hits(asked: AskedQuestion, has_answer: Sequence[bool]) -> list[StoredHit]:
+    gold = gold_keys(asked.question)[1]
+    keys = asked.keys_of(asked.retrieved)
     stored = []
-    for rank, (hit, passage) in enumerate(outcome.retrieved):
+    for rank, (hit, passage) in enumerate(asked.retrieved):
         fields: dict[str, object] = {"id": passage.id, "title": passage.title, "score": hit.score}
-        fields["has_answer"] = flags[rank]
+        fields["has_answer"] = has_answer[rank]
         if gold:
             fields["is_gold"] = keys[rank] in gold
         if rank < _STORED_TEXTS:
@@ -318,18 +319,20 @@ def find_facts(
     for answer in answers.answers:
         confidence[answer.evidence.passage_id] += answer.confidence
     passages = list[FactPassage]()
-    number: dict[str, int] = {}
+    rows: dict[str, int] = {}
     for hit, passage in read:
-        number[passage.id] = len(passages)
+        rows[passage.id] = len(passages)
         spans = _spans(question, passage)
         texts = [passage.text[start:end] for start, end in spans]
-        at = None
+        answer_sentence = None
         if answers.answers and answers.answers[0].evidence.passage_id == passage.id:
-            at = _sentence_of(answers.answers[0].evidence, spans)
-        passages.append(FactPassage(passage.title, texts, hit.score, confidence[passage.id], at))
+            answer_sentence = _sentence_of(answers.answers[0].evidence, spans)
+        passages.append(
+            FactPassage(passage.title, texts, hit.score, confidence[passage.id], answer_sentence)
+        )
     chains = []
     for path in paths:
-        chains.append([number[p.id] for _, p in path if p.id in number])
+        chains.append([rows[p.id] for _, p in path if p.id in rows])
     chosen = choose_facts(question.text, passages, chains)
     return [(passages[row].title, sentence) for row, sentence in chosen]
 
@@ -345,9 +348,10 @@ def _sentence_of(evidence: Evidence, spans: Spans) -> int | None:
 
 
 def _spans(question: Question, passage: Passage) -> Spans:
-    for shown in (*question.gold, *question.context):
-        if shown.sentences and shown.passage.title == passage.title:
-            spans = align_sentences(passage.text, shown.sentences)
+    """Sentences of a passage as the question set divides them, else as a rule does."""
+    for quoted in (*question.gold, *question.context):
+        if quoted.sentences and quoted.passage.title == passage.title:
+            spans = align_sentences(passage.text, quoted.sentences)
             if spans is not None:
                 return spans
     return sentence_spans(passage.text)

@@ -70,15 +70,15 @@ class System:
         Args:
             failures: gets the errors of reading.
         """
-        found = None
+        first_results = None
         if self.find is not None:
-            found = [SearchResult(q.text, self.find(q, options.top_k)) for q in questions]
+            first_results = [SearchResult(q.text, self.find(q, options.top_k)) for q in questions]
         return answer_questions(
             [question.text for question in questions],
             options,
             search=self._search_alone,
             reader=self.reader,
-            found=found,
+            first_results=first_results,
             index_version=str(self.identity.get("index_version", "")),
             failures=failures,
         )

@@ -8,9 +8,7 @@ Source: Model Context Protocol, revision 2025-06-18, and OpenAI's guide to MCP s
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pydantic import BaseModel, Field, ValidationError
@@ -32,8 +30,6 @@ _INSTRUCTIONS = (
     "full, and `ask` reads the best passages and answers with evidence, or states that they hold no answer."
 )
 _SCHEME = "passage://"
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 
 
 class SearchResult(BaseModel):
@@ -106,9 +102,13 @@ def create_mcp_server(
             try:
                 return await super().call_tool(name, arguments, context)
             except ToolError as error:
-                if not isinstance(error.__cause__, ValidationError):
+                cause = error.__cause__
+                if isinstance(cause, RagError):
+                    # The text of another exception is not for the model; these are written for it.
+                    raise ToolError(f"Error executing tool {name}: {cause}") from cause
+                if not isinstance(cause, ValidationError):
                     raise
-                first = error.__cause__.errors()[0]
+                first = cause.errors()[0]
                 wrong = f"{first['loc'][-1]!r} is {'missing' if first['type'] == 'missing' else 'no text'}"
                 raise ToolError(f"{name}: {wrong}, expected text") from error
 
@@ -121,32 +121,21 @@ def create_mcp_server(
     )
     only_reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
 
-    def explained(tool: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-        """Errors that are meant to be read reach the model as they are."""
-
-        @wraps(tool)
-        def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-            try:
-                return tool(*args, **kwargs)
-            except RagError as error:
-                raise ToolError(str(error)) from error
-
-        return wrapped
-
     @server.tool(annotations=only_reads)
-    @explained
     def search(query: str) -> SearchResults:
         """Find passages for a question or a few words, best first; `fetch` returns one in full."""
         results = [
             SearchResult(
-                id=it.id, title=it.title or it.id, url=_link(it), text=it.text[:snippet_chars]
+                id=passage.id,
+                title=passage.title or passage.id,
+                url=_link(passage),
+                text=passage.text[:snippet_chars],
             )
-            for _, it in pipeline.retrieve(query, top_k)
+            for _, passage in pipeline.retrieve(query, top_k)
         ]
         return SearchResults(results=results)
 
     @server.tool(annotations=only_reads)
-    @explained
     def fetch(id: str) -> Document:
         """One passage in full, by its id from `search`."""
         passage = pipeline.passage(id)
@@ -155,20 +144,18 @@ def create_mcp_server(
         return _document(passage)
 
     @server.tool(annotations=only_reads)
-    @explained
     def ask(question: str) -> Answered:
         """Answer a question in a few words from the passages, with evidence and confidence."""
         result = pipeline.ask(question)
-        passage = (
-            pipeline.passage(result.answers[0].evidence.passage_id) if result.answers else None
-        )
+        passage = None
+        if result.answers:
+            passage = pipeline.passage(result.answers[0].evidence.passage_id)
         return _answered(result, passage)
 
-    anything = ResourceSecurity(
-        exempt_params={"passage_id"}
-    )  # ids name rows of the index, no files
+    # Ids name rows of the index, no files: they may look like paths.
+    any_id = ResourceSecurity(exempt_params={"passage_id"})
 
-    @server.resource(f"{_SCHEME}{{passage_id}}", mime_type="text/plain", security=anything)
+    @server.resource(f"{_SCHEME}{{passage_id}}", mime_type="text/plain", security=any_id)
     def passage(passage_id: str) -> str:
         """Title and text of a passage, by its id."""
         content = pipeline.passage(passage_id)
@@ -182,9 +169,9 @@ def create_mcp_server(
 def _link(passage: Passage) -> str:
     """The web address that a passage comes from, or its address as a resource."""
     path = passage.location.path if passage.location else ""
-    return (
-        path if path.startswith(("http://", "https://")) else _SCHEME + quote(passage.id, safe="")
-    )
+    if path.startswith(("http://", "https://")):
+        return path
+    return _SCHEME + quote(passage.id, safe="")
 
 
 def _document(passage: Passage) -> Document:

@@ -52,10 +52,10 @@ from retrievers.training.bi_encoder import (
 from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
 
 _FIGURES = ("utility", "null", "found", "p_gold", "posterior_gold")
-# Further passages to retrieve, in place of those that are excluded.
+# Passages retrieved beyond those needed, in place of those that are left out.
 _SPARE = 8
-# Sentences drawn for each that is trained on, where only sentences that can be filled in are.
-_DRAWN = 4
+# Sentences drawn for one that is trained on, where those that no passage can fill in are left out.
+_DRAWS_PER_SENTENCE = 4
 
 
 def train_realm(config: RealmTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
@@ -92,7 +92,7 @@ def build(
 
     # data
     store = open_corpus(config.train_files or (config.index,), config.out / "data", config.split)
-    drawn = config.batch_size * (_DRAWN if config.answered_within else 1)
+    drawn = config.batch_size * (_DRAWS_PER_SENTENCE if config.answered_within else 1)
     batches = SentenceBatches(
         store,
         reader.tokenizer,
@@ -155,10 +155,11 @@ class RealmTask:
             parts["answered"] = len(answered) / total
             total = min(total, self.config.batch_size)
             sentences = answered[: len(range(world.rank, total, world.size))]
-        # There are fewer sentences than processes, or none that a passage fills in.
         if not sentences:
-            nothing = next(self.retriever.parameters()).sum() * 0.0
-            return Loss(nothing, examples=0, tokens=0, parts=parts)
+            # With fewer sentences than processes, or none that a passage fills in: a loss that is
+            # zero, with gradients to be summed like those of the others.
+            zero = next(self.retriever.parameters()).sum() * 0.0
+            return Loss(zero, examples=0, tokens=0, parts=parts)
         scores, texts = self.retrieve(sentences)
         passages = list(map(self.reader.tokens, texts))
         logp = self.reader(sentences, passages)  # (B, K, T)
@@ -210,8 +211,8 @@ class RealmTask:
                 if len(passages) < n_passages and not sentence.stands_in(passage):
                     passages.setdefault(passage.content, row)
             rows[b, : len(passages)] = list(passages.values())
-            beside = [text for _, text in passages]
-            texts.append(["", *beside] + [""] * (n_passages - len(beside)))
+            contents = [text for _, text in passages]
+            texts.append(["", *contents] + [""] * (n_passages - len(contents)))
         null_document = self.retriever.read([Passage("", "", "")])  # (1, D)
         null_scores = queries @ null_document.T * self.retriever.scale  # (B, 1)
         if not self.config.null_document:
@@ -240,12 +241,12 @@ def _figures(
     prior = scores.softmax(1)
     posterior = (scores + logp.sum(2)).softmax(1)
     # The null document, which is the first, never holds the words.
-    holds = torch.zeros(scores.shape, dtype=torch.bool)
-    for row, sentence, passages in zip(holds, sentences, texts, strict=True):
+    has_words = torch.zeros(scores.shape, dtype=torch.bool)
+    for row, sentence, passages in zip(has_words, sentences, texts, strict=True):
         row[1:] = torch.tensor([sentence.words in text for text in passages[1:]])
     n_masks = torch.tensor([len(sentence.places) for sentence in sentences], device=logp.device)
     return {
         "utility": ((value - logp[:, 0].sum(1)) / n_masks).sum(),
         "null": prior[:, 0].sum(),
-        **gold_sums(prior, posterior, holds.to(scores.device)),
+        **gold_sums(prior, posterior, has_words.to(scores.device)),
     }

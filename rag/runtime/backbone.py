@@ -73,12 +73,12 @@ _PLAIN_ATTENTION = {
 
 @contextmanager
 def loading(
-    wrong: str,
+    problem: str,
     *,
     hint: str = "give a folder with config.json, model.safetensors and tokenizer files",
     kind: type[ArtifactError] = ArtifactError,
 ) -> Iterator[None]:
-    """Turn transformers' errors inside the block into one error: `wrong`, with the reason in
+    """Turn transformers' errors inside the block into one error: `problem`, with the reason in
     brackets.
 
     Transformers' own reports are suppressed: callers report missing weights to the user.
@@ -89,7 +89,7 @@ def loading(
     try:
         yield
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-        raise kind(f"{wrong} ({str(error)[:500]})", hint=hint) from error
+        raise kind(f"{problem} ({str(error)[:500]})", hint=hint) from error
     finally:
         reports.setLevel(level)
 
@@ -98,13 +98,13 @@ def load_config(folder: Path) -> PreTrainedConfig:
     """The configuration of a model folder, completed by transformers; for a DPR tower that of its
     BERT.
     """
-    stated = read_config(folder)
-    if stated.pop("model_type") != "dpr":
+    fields = read_config(folder)
+    if fields.pop("model_type") != "dpr":
         return transformers_config(folder)
     from transformers import BertConfig
 
     with loading(f"{folder}: transformers cannot load it"):
-        return BertConfig(**stated)
+        return BertConfig(**fields)
 
 
 def transformers_config(folder: Path) -> PreTrainedConfig:
@@ -141,25 +141,27 @@ def load_backbone(
     """
     from transformers import AutoModel, AutoModelForTextEncoding
 
-    stated = read_config(folder)
-    name = (stated.get("architectures") or [stated["model_type"]])[0]
+    fields = read_config(folder)
+    architecture = (fields.get("architectures") or [fields["model_type"]])[0]
     config = load_config(folder)
     set_dropout(config, dropout)
     attention = attention_for(config, device) if train else None
-    how = {"dtype": torch.float32, "attn_implementation": attention}
+    options = {"dtype": torch.float32, "attn_implementation": attention}
     with loading(f"{folder}: transformers cannot load it"):
-        if stated["model_type"] == "dpr" or (folder / DIFFERENCE_FILE).is_file():
-            model: Any = AutoModel.from_config(config, **how)
+        if fields["model_type"] == "dpr" or (folder / DIFFERENCE_FILE).is_file():
+            model: Any = AutoModel.from_config(config, **options)
             report = model.load_state_dict(backbone_state(folder), strict=False)
             check_names(folder, model, report.missing_keys, report.unexpected_keys, headless=True)
         else:
             # Sentence encoders of T5 come without the decoder that AutoModel would look for.
-            auto = AutoModelForTextEncoding if name.endswith("EncoderModel") else AutoModel
-            model, _ = load_network(auto, folder, config, headless=True, **how)
+            auto_class = (
+                AutoModelForTextEncoding if architecture.endswith("EncoderModel") else AutoModel
+            )
+            model, _ = load_network(auto_class, folder, config, headless=True, **options)
     if getattr(config, "is_encoder_decoder", False):
         if train:
             raise ConfigError(
-                f"{folder} is a {name}, an encoder-decoder or the encoder of one; "
+                f"{folder} is a {architecture}, an encoder-decoder or the encoder of one; "
                 "a bi-encoder is trained from an encoder alone",
                 hint="start from another model, such as bert-base-uncased",
             )
@@ -188,12 +190,12 @@ def set_dropout(config: Any, dropout: float | None) -> None:
 
 
 def load_network(
-    auto: Any, folder: Path, config: Any, *, headless: bool = False, **options: Any
+    auto_class: Any, folder: Path, config: Any, *, headless: bool = False, **options: Any
 ) -> tuple[PreTrainedModel, list[str]]:
     """A network of transformers with all weights of a folder, in evaluation mode.
 
     Args:
-        auto: the class of transformers that loads it.
+        auto_class: the class of transformers that loads it.
         headless: what follows the encoder, BERT's pooler too, may be absent; see `check_names`.
         options: of `from_pretrained`.
 
@@ -203,32 +205,35 @@ def load_network(
     Raises:
         ArtifactError: weights are missing, cannot be read, or are no tensors.
     """
-    # Our own reader names what it refuses, before transformers reads the same files.
+    # Damaged files are refused here, by name, before transformers reads them.
     names = weight_shapes(folder)
-    # It would name another file, which the model's identity would not cover.
+    # A file that the configuration names here would be read without being part of the model's
+    # identity.
     config.transformers_weights = None
     whole, part = whole_model(folder)
-    renamed = {rf"^rag\.{part}\.": ""} if part else None
+    key_mapping = {rf"^rag\.{part}\.": ""} if part else None
     if any(name.startswith(_FID_BLOCK) for name in names):
-        renamed = _FID_NAMES
-    network, report = auto.from_pretrained(
+        key_mapping = _FID_NAMES
+    network, report = auto_class.from_pretrained(
         whole,
         config=config,
-        key_mapping=renamed,
+        key_mapping=key_mapping,
         weights_only=True,
         trust_remote_code=False,
         output_loading_info=True,
         **options,
     )
-    missing, unread = report["missing_keys"], report["unexpected_keys"]
-    return network, check_names(folder, network, missing, unread, headless=headless)
+    untrained = check_names(
+        folder, network, report["missing_keys"], report["unexpected_keys"], headless=headless
+    )
+    return network, untrained
 
 
 def check_names(
     folder: Path,
     network: Any,
     missing: Iterable[str],
-    unread: Iterable[str],
+    unexpected: Iterable[str],
     *,
     headless: bool = False,
 ) -> list[str]:
@@ -236,7 +241,8 @@ def check_names(
     the network's layers that nothing reads. Heads of other tasks are passed over.
 
     Args:
-        missing, unread: names of weights that the network has and the folder lacks, and the reverse.
+        missing, unexpected: names of weights that the network has and the folder lacks, and the
+            reverse.
         headless: weights outside the encoder, and those of BERT's pooler, may be missing: they are
             trained, or not used.
 
@@ -245,16 +251,17 @@ def check_names(
     """
     prefix = f"{network.base_model_prefix}."
     encoder = "" if network.base_model is network else prefix
-    new: list[str] = []
+    untrained: list[str] = []
     needed: list[str] = []
     for name in sorted(missing):
         is_outside = "pooler" in name or not name.startswith(encoder)
-        (new if headless and is_outside else needed).append(name)
+        names = untrained if headless and is_outside else needed
+        names.append(name)
     refuse_missing(folder, needed)
     stacks = {_stack(name.removeprefix(prefix)) for name in network.state_dict()} - {""}
     ignored = [
         name
-        for name in sorted(unread)
+        for name in sorted(unexpected)
         if _stack(name.removeprefix(prefix)) in stacks and not name.endswith(_BUFFERS)
     ]
     if ignored:
@@ -265,7 +272,7 @@ def check_names(
             len(ignored),
             ignored[0],
         )
-    return new
+    return untrained
 
 
 def _stack(name: str) -> str:
@@ -296,14 +303,14 @@ def reset_layers(model: Any, count: int, seed: int) -> None:
     layers = list(max(stacks, key=len, default=[]))
     if count > len(layers):
         raise ConfigError(f"reset_layers is {count}, but the encoder has {len(layers)} layers")
-    drawn = torch.Generator().manual_seed(seed)
-    spread = float(getattr(model.config, "initializer_range", 0.02))
+    random = torch.Generator().manual_seed(seed)
+    std = float(getattr(model.config, "initializer_range", 0.02))
     with torch.no_grad():
         for layer in layers[len(layers) - count :]:
             for name, tensor in layer.named_parameters():
                 if tensor.ndim > 1:
                     # Drawn on the CPU, so that a seed gives the same weights on every device.
-                    tensor.copy_(torch.empty(tensor.shape).normal_(0.0, spread, generator=drawn))
+                    tensor.copy_(torch.empty(tensor.shape).normal_(0.0, std, generator=random))
                 else:
                     tensor.fill_(0.0 if name.endswith("bias") else 1.0)
 
@@ -316,8 +323,7 @@ def has_segments(config: Any) -> bool:
 def run_backbone(
     model: Any, ids: Tensor, mask: Tensor, types: Tensor | None = None, **options: Any
 ) -> Any:
-    """Output of the model for padded token ids; its first part are the last hidden states (n, L,
-    H).
+    """Output of the model for padded token ids; its first item is the last hidden states (n, L, H).
 
     Args:
         ids, mask: (n, L) int64; the mask is 1 on tokens, 0 on padding.
@@ -394,13 +400,18 @@ def by_length(
     return list(over(run, batches)), np.argsort(rows).tolist()
 
 
-def pool(hidden: Tensor, mask: Tensor, how: str) -> Tensor:
-    """One fp32 vector per row of (n, L, H) with right padding, (n, H): "cls", "lasttoken", else the
-    mean, which is zero of no tokens.
+def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
+    """One vector (n, H) fp32 for each row of hidden states, by its tokens.
+
+    Args:
+        hidden: (n, L, H), padded on the right.
+        mask: (n, L), 1 on tokens.
+        pooling: "cls" takes the first token, "lasttoken" the last, all else the mean, which is zero
+            for a row without tokens.
     """
-    if how == "cls":
+    if pooling == "cls":
         return hidden[:, 0].float()
-    if how == "lasttoken":
+    if pooling == "lasttoken":
         rows = torch.arange(len(hidden), device=hidden.device)
         return hidden[rows, mask.sum(1) - 1].float()
     weights = mask.unsqueeze(-1).float()  # (n, L, 1)

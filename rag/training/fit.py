@@ -57,6 +57,7 @@ class Loss:
             over `terms`; of a method that `shares`, the part of the batch's mean that is this
             process's, to be summed.
         examples: number of examples that the loss was given, for the speed in the log.
+        tokens: number of their tokens, padding not counted, for the same.
         backward: computes the gradients of `value` where that takes more than one backward pass; it
             is given a function to call after each of them. None: `value.backward()` does it.
         parts: more numbers to log, by name, such as the losses that `value` is the sum of; means
@@ -95,7 +96,8 @@ class FitHooks:
 
     def changes_batches(self, step: int) -> bool:
         """Whether `before_step(step)` may change what the batches from that step on hold, so that
-        they cannot be made while the step before computes.
+        they cannot be made while the step before computes; by default, whether a recipe has a
+        `before_step`.
         """
         return type(self).before_step is not FitHooks.before_step
 
@@ -189,19 +191,20 @@ def fit(method: Method, config: TrainConfig, world: World) -> Fitted:
     with closing(method.hooks), closing(run.gradients), run.progress:
         while run.step < run.total_steps:
             run.take_step()
-            run.save(is_best=run.evaluate())
+            is_best = run.evaluate()
+            run.save(is_best=is_best)
     # What the main process wrote is there for all.
     world.barrier()
     step = run.state["best_step"] or run.step
     weights: Tensors = method.master.state()
     if step != run.step:
         weights = read_checkpoint(checkpoint_path(config.out, step), "weights")
-    weights = _mixed(weights, run.start, config.start_share)
+    weights = _mix(weights, run.start, config.start_share)
     return Fitted(step, weights, run.state["scores"])
 
 
 class _Run:
-    """A run on its way: optimiser, counters, the best score so far.
+    """A run in progress: optimiser, counters, the best score so far.
 
     Attributes:
         step: number of steps taken.
@@ -327,10 +330,12 @@ def _warn_of_untrained(method: Method) -> None:
             log.warning("%s is to be trained, but no gradient reaches it in step 0", network)
 
 
-def _mixed(weights: Tensors, start: Tensors, share: float) -> Weights:
+def _mix(weights: Tensors, start: Tensors, share: float) -> Weights:
     """Trained weights, mixed with the start as `start_share` says."""
-    mixed = {name: weights[name].to(old.device).lerp(old, share) for name, old in start.items()}
-    return {**weights, **mixed}
+    mixed = dict(weights)
+    for name, initial in start.items():
+        mixed[name] = weights[name].to(initial.device).lerp(initial, share)
+    return mixed
 
 
 def _scores(method: Method, start: Tensors, share: float, world: World) -> dict[str, float]:
@@ -340,7 +345,7 @@ def _scores(method: Method, start: Tensors, share: float, world: World) -> dict[
         master = method.master
         trained = master.copy() if start else {}
         if start:
-            master.load(_mixed(trained, start, share))
+            master.load(_mix(trained, start, share))
         assert method.evaluate is not None
         scores = {name: float(value) for name, value in method.evaluate().items()}
         if start:
@@ -387,24 +392,24 @@ class _Gradients:
                 number = value.detach() if isinstance(value, torch.Tensor) else value
                 means[name] += float(number) / len(numbers)
         _combine_gradients(method.master, world, len(numbers))
-        return _summed(counts, world), _summed(means, world)
+        return _sum(counts, world), _sum(means, world)
 
     def _take(self, number: int) -> Any:
         """Batch `number`, which follows the one that was taken before."""
         batches = self._method.batches
         batch = batches[number] if self._next is None else self._next.result()
         self._next = None
-        if self._may_make(number + 1):
+        if self._can_make_ahead(number + 1):
             self._next = self._thread.submit(batches.__getitem__, number + 1)
         return batch
 
-    def _may_make(self, number: int) -> bool:
+    def _can_make_ahead(self, number: int) -> bool:
         """Whether a batch can be made before its step begins."""
         method = self._method
         if not method.makes_ahead or number >= len(method.batches):
             return False
-        step, place = divmod(number, self._config.accumulate)
-        return place > 0 or not method.hooks.changes_batches(step)
+        step, number_in_step = divmod(number, self._config.accumulate)
+        return number_in_step > 0 or not method.hooks.changes_batches(step)
 
     def close(self) -> None:
         """Wait for the batch that is being made, and end the thread."""
@@ -426,7 +431,8 @@ def _divided_loss(method: Method, batch: Any, world: World) -> Loss:
         )
     part = batch[world.rank :: world.size]
     is_idle = len(part) == 0
-    # without examples a process computes with one that counts nothing, and names the same parts
+    # A process without examples computes one that counts nothing: it names the same parts, and
+    # takes part in the sums.
     loss = method.loss(batch[:1] if is_idle else part)
     if loss.backward is not None:
         raise ConfigError("a loss with its own backward pass is not divided", hint=hint)
@@ -438,15 +444,15 @@ def _divided_loss(method: Method, batch: Any, world: World) -> Loss:
     world.sum_([total])
     parts: Mapping[str, float | torch.Tensor] = dict.fromkeys(loss.parts, 0.0)
     if not terms:
-        # the mean of nothing is not a number, and counts nothing
+        # The mean of no terms is not a number, and is to count nothing.
         return replace(loss, value=0.0 * loss.value.nan_to_num(), parts=parts)
     share = terms / float(total)
     parts = {name: share * number for name, number in loss.parts.items()}
     return replace(loss, value=share * loss.value, parts=parts)
 
 
-def _summed(numbers: Mapping[str, float], world: World) -> dict[str, float]:
-    """Summed over the processes, which count the same things."""
+def _sum(numbers: Mapping[str, float], world: World) -> dict[str, float]:
+    """Numbers summed over the processes, each of which has the same names."""
     names = sorted(numbers)
     values = torch.tensor(
         [numbers[name] for name in names], dtype=torch.float64, device=world.device

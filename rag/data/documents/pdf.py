@@ -22,11 +22,11 @@ from rag.data.documents.pdf_page import Line, PageReader
 from rag.data.documents.pdf_tables import find_tables, words_of
 from rag.data.documents.scans import recognised_lines
 
-# What PDFium writes for a hyphen at the end of a line.
+# PDFium writes one of these for a hyphen at the end of a line.
 _HYPHENS = "\x02\ufffe"
-# At the end of a page, where PDFium sees no next line.
+# At the end of a page PDFium sees no next line, and may leave the hyphen as it is.
 _HYPHEN_OF_PAGE = re.compile(rf"(?:[{_HYPHENS}]|(?<=[^\W\d_])-)\Z")
-# Lead to the page number in a table of contents.
+# Dots that lead to the page number in a table of contents.
 _LEADERS = re.compile(r"(?:[.·…_] ?){4,}[\divxlcIVXLC]*\s*\Z")
 _PAGE_NUMBER = re.compile(
     r"[-–—\s]*(?:page\s+)?(?:\d{1,4}|[ivxlc]{1,7})(?:\s*(?:/|of)\s*\d{1,4})?[-–—\s]*\Z",
@@ -34,11 +34,11 @@ _PAGE_NUMBER = re.compile(
 )
 _ENDS_IN_NUMBER = re.compile(r"\D\s*\b(?:\d{1,4}|[ivxlc]+)\s*\Z")
 _LAST_NUMBER = re.compile(r"\d+\s*\Z")
-# Lines of a page that is a table of contents.
-_MIN_CONTENTS = 8
+# Entries that make a page a table of contents.
+_MIN_ENTRIES = 8
 _ENTRY = re.compile(r"([•▪◦‣●○■□–\-*·]|\(?\d{1,3}[.)]|\(?[a-z]\))\s+(?=\S)")
 _SENTENCE_ENDS = ".:;!?"
-# Part of a page's height, where running heads and feet stand.
+# The share of a page's height, above and below, in which running heads and feet stand.
 _MARGIN = 0.12
 _TITLE_JUNK = re.compile(
     r"\.(docx?|rtf|tex|dvi|indd|qxd|ps|pdf|fm|html?)$|^(untitled|microsoft word|slide 1)",
@@ -59,10 +59,10 @@ _one_at_a_time = Lock()
 
 def pdf(data: bytes) -> Content:
     """A PDF; its title is that of its metadata, else the largest lines of the first page."""
-    library = require("pypdfium2", "docs")
+    pdfium = require("pypdfium2", "docs")
     try:
-        document = library.PdfDocument(data)
-    except library.PdfiumError as error:
+        document = pdfium.PdfDocument(data)
+    except pdfium.PdfiumError as error:
         if "password" in str(error).lower():
             raise Unreadable("encrypted", "save a copy without a password") from error
         raise
@@ -77,8 +77,8 @@ def pdf(data: bytes) -> Content:
             lines_of_page = _lines_and_tables(PageReader(document, number))
             if not lines_of_page:
                 lines_of_page = recognised_lines(document[number], number)
-                scanned += [labels[number]]
-        except library.PdfiumError:
+                scanned.append(labels[number])
+        except pdfium.PdfiumError:
             n_broken += 1
             continue
         n_empty += not lines_of_page
@@ -118,8 +118,8 @@ def number_of_page(path: Path, label: str) -> int:
 
 def _labels(document: Any) -> list[str]:
     """The label of each page; numbers from 1 where the file gives two pages the same one."""
-    numbers = [str(number + 1) for number in range(len(document))]
-    labels = [document.get_page_label(at) or number for at, number in enumerate(numbers)]
+    numbers = [str(index + 1) for index in range(len(document))]
+    labels = [document.get_page_label(index) or number for index, number in enumerate(numbers)]
     return labels if len({*labels}) == len(labels) else numbers
 
 
@@ -141,14 +141,14 @@ def _lines_and_tables(page: PageReader) -> list[Line]:
     if not tables:
         return lines
     first_lines = {min(word.line for word in table.words): table.grid for table in tables}
-    taken = words_of(tables)
+    words_in_tables = words_of(tables)
     merged: list[Line] = []
     for number, line in enumerate(lines):
         if number in first_lines:
             table = first_lines[number]
             text = " ".join(" ".join(grid.texts_of(row)) for row in table)
             merged.append(replace(line, text=text, table=table))
-        words = [word for word in line.words if word not in taken]
+        words = [word for word in line.words if word not in words_in_tables]
         if len(words) == len(line.words):
             merged.append(line)
         elif words:
@@ -165,14 +165,14 @@ def _without_boilerplate(lines: list[Line], labels: Sequence[str]) -> list[Line]
     n_pages_with = Counter[str]()
     for page in pages.values():
         n_pages_with.update({*map(_edge_mark, page)})
-    enough = 3 if len(pages) > 4 else 2
+    min_pages = 3 if len(pages) > 4 else 2
     remaining: list[Line] = []
     for number, page in pages.items():
         if number < 5 + len(labels) // 8 and _is_contents(page):
             continue
         for line in page:
             mark = _edge_mark(line)
-            is_repeated = mark != "" and n_pages_with[mark] >= enough
+            is_repeated = mark != "" and n_pages_with[mark] >= min_pages
             is_number = mark != "" and _is_page_number(line.text, labels[number])
             if not (is_repeated or is_number or _LEADERS.search(line.text)):
                 remaining.append(line)
@@ -187,7 +187,7 @@ def _is_page_number(text: str, label: str) -> bool:
 def _is_contents(page: Sequence[Line]) -> bool:
     """Whether it is a table of contents: most lines end in a number, and these hardly ever fall."""
     entries = [line.text for line in page if _ENDS_IN_NUMBER.search(line.text)]
-    if len(entries) < _MIN_CONTENTS or len(entries) <= 0.6 * len(page):
+    if len(entries) < _MIN_ENTRIES or len(entries) <= 0.6 * len(page):
         return False
     numbers = [int(match[0]) for match in map(_LAST_NUMBER.search, entries) if match]
     n_falls = sum(after < before for before, after in itertools.pairwise(numbers))
@@ -208,15 +208,15 @@ def _title_by_size(lines: Sequence[Line]) -> str:
     """The largest lines of the first page, if they stand together and are few."""
     first_page = [line for line in lines if line.page == lines[0].page]
     size = max(line.size for line in first_page)
-    places = [place for place, line in enumerate(first_page) if line.size == size]
-    end = places[-1] + 1
-    are_together = end - places[0] == len(places) <= _MAX_HEADING_LINES
-    if not are_together or size <= _usual(line.size for line in lines):
+    largest = [number for number, line in enumerate(first_page) if line.size == size]
+    end = largest[-1] + 1
+    are_together = end - largest[0] == len(largest) <= _MAX_HEADING_LINES
+    if not are_together or size <= _most_common(line.size for line in lines):
         return ""
-    return clean(" ".join(line.text for line in first_page[places[0] : end]))
+    return clean(" ".join(line.text for line in first_page[largest[0] : end]))
 
 
-def _usual(values: Iterator[float]) -> float:
+def _most_common(values: Iterator[float]) -> float:
     return Counter(values).most_common(1)[0][0]
 
 
@@ -227,8 +227,8 @@ def _pieces(lines: Sequence[Line], labels: Sequence[str]) -> Iterator[Piece]:
         step = (upper.bottom - lower.bottom) / upper.size
         if upper.page == lower.page and upper.size == lower.size and 0.8 < step < 3:
             steps.append(round(step, 1))
-    # From a line to the next, in font sizes.
-    pitch = _usual(iter(steps)) if steps else 1.2
+    # The usual step from a line to the next, in font sizes.
+    pitch = _most_common(iter(steps)) if steps else 1.2
     block: list[Line] = []
     for line in lines:
         if block and not _continues(block, line, pitch):
@@ -281,7 +281,7 @@ def _block_pieces(block: Sequence[Line], labels: Sequence[str]) -> Iterator[Piec
 def _table_pieces(block: Sequence[Line], labels: Sequence[str]) -> Iterator[Piece]:
     """The lines of a table, which may go on over several pages and repeat its headings there."""
     table: list[grid.Row] = []
-    # Up to the end of each page.
+    # Number of pieces of the table up to the end of each page.
     n_pieces: list[int] = []
     for line in block:
         n_repeated = 0
@@ -334,33 +334,33 @@ def _mark_outline(lines: Sequence[Line], outline: Sequence[_OutlineEntry]) -> in
         How many entries did.
     """
     n_marked = 0
-    place = 0
+    start = 0
     for title, level, page in outline:
         letters = _letters(title)
         begin = bisect_right(lines, page - 1, key=attrgetter("page"))
         end = bisect_right(lines, page, key=attrgetter("page"))
-        # After the heading before it, unless that is on a later page.
-        if begin <= place < end:
-            begin = place
+        # A heading is looked for behind the one before it, unless that is on a later page.
+        if begin <= start < end:
+            begin = start
         for heading in range(begin, end) if letters else ():
             n_lines = _count_heading_lines(lines, heading, letters)
             if n_lines:
-                place = heading + n_lines
-                for line in lines[heading:place]:
+                start = heading + n_lines
+                for line in lines[heading:start]:
                     line.level = level
                 n_marked += 1
                 break
     return n_marked
 
 
-def _count_heading_lines(lines: Sequence[Line], place: int, title: str) -> int:
-    """Number of lines from `place` on that are the heading, 0 if none; `title` may lack their
+def _count_heading_lines(lines: Sequence[Line], start: int, title: str) -> int:
+    """Number of lines from `start` on that are the heading, 0 if none; `title` may lack their
     numbering.
     """
-    numbering = _NUMBERING.match(lines[place].text)
+    numbering = _NUMBERING.match(lines[start].text)
     number = _letters(numbering[0]) if numbering else ""
     letters = ""
-    for n_lines, line in enumerate(lines[place : place + _MAX_HEADING_LINES], start=1):
+    for n_lines, line in enumerate(lines[start : start + _MAX_HEADING_LINES], start=1):
         letters += _letters(line.text)
         if title in (letters, letters.removeprefix(number)):
             return n_lines

@@ -25,7 +25,7 @@ from rag.data.metadata import is_list
 from rag.data.records import BadRecord, fault_of_question
 from rag.data.text import REGEX_PROFILE
 
-# As in most sets, and with capitals in TriviaQA's own files.
+# TriviaQA's own files spell their fields with capitals.
 _ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id", "QuestionId")
 _QUESTION_FIELDS = ("question", "query", "input", "text", "Question")
 _ANSWER_FIELDS = ("answers", "answer", "output", "Answer")
@@ -33,7 +33,7 @@ _ANSWER_FIELDS = ("answers", "answer", "output", "Answer")
 _ANCHOR_FIELDS = ("anchor", "query", "question")
 _POSITIVE_FIELDS = ("positive", "positives", "pos", "positive_passages")
 _NEGATIVE_FIELD = re.compile(r"negatives?|neg|negative_passages|negative_\d+")
-# What cells of tables hold several of.
+# Columns of tables whose cells may hold several values.
 _LIST_COLUMNS = ("answers", "answer", "gold_passage_ids")
 # TriviaQA's test questions have this as their answer.
 _UNKNOWN_ANSWER = "<unk>"
@@ -176,8 +176,7 @@ def answers_of(value: object) -> tuple[str, ...]:
     if isinstance(value, Mapping):
         fields = {str(name).lower(): inner for name, inner in value.items()}
         if "aliases" in fields:
-            names = [fields.get("value")]
-            names += fields["aliases"] or ()
+            names = [fields.get("value"), *(fields["aliases"] or ())]
             names += fields.get("humananswers") or ()
             return tuple(
                 name
@@ -245,11 +244,13 @@ def _with_evidence(question: Question, rest: dict[str, Any], record: object) -> 
     if isinstance(rest.get("positive_ctxs"), list):
         return _of_dpr(question, rest)
     if isinstance(context, str) and rest.get("supporting_facts") is None:
-        stated_answers = record.get("answers") if isinstance(record, Mapping) else None
-        return _of_squad(question, rest, stated_answers)
+        raw_answers = record.get("answers") if isinstance(record, Mapping) else None
+        return _of_squad(question, rest, raw_answers)
     if "paragraphs" in rest and is_musique:
         return _of_musique(question, rest)
-    if is_hotpot or (is_list(context) and all(is_list(it) and len(it) == 2 for it in context)):
+    if is_hotpot or (
+        is_list(context) and all(is_list(pair) and len(pair) == 2 for pair in context)
+    ):
         return _of_hotpot(question, rest)
     return question
 
@@ -276,14 +277,14 @@ def _gold_passages(contexts: Sequence[object]) -> tuple[GoldPassage, ...]:
     return tuple(gold)
 
 
-def _of_squad(question: Question, rest: dict[str, Any], stated_answers: object) -> Question:
+def _of_squad(question: Question, rest: dict[str, Any], raw_answers: object) -> Question:
     """With the paragraph that the question is asked of, and where its answers begin there."""
     title = str(rest.pop("title", None) or "")
     context = rest.pop("context")
     labels: list[Any] = []
-    if isinstance(stated_answers, list | Mapping):
-        labels = rows_of_columns(stated_answers)
-    if isinstance(stated_answers, Mapping):
+    if isinstance(raw_answers, list | Mapping):
+        labels = rows_of_columns(raw_answers)
+    if isinstance(raw_answers, Mapping):
         # A copy on a hub, which does not say what is impossible.
         title = title_of_address(title)
         if not labels:
@@ -390,11 +391,14 @@ def _pairs(value: object, names: Sequence[str], field: str) -> list[Sequence[Any
 
 
 def table_columns(row: list[str], path: str) -> list[str] | None:
-    """The columns of a table of questions or training pairs by its first row, if that does not name
-    them.
+    """Names for the columns of a table of questions or training pairs, guessed from its first row;
+    None if that row names them.
 
-    They are DPR's question and answers, id and question, pairs or triplets of texts, or the ids of
-    a question, a right and a wrong passage (MS MARCO's `qidpidtriples`); others are a DataError.
+    Known are DPR's question and answers, id and question, pairs or triplets of texts, and the ids
+    of a question, a right and a wrong passage (MS MARCO's `qidpidtriples`).
+
+    Raises:
+        DataError: the row is none of these.
     """
     cells = [cell.strip() for cell in row]
     names = {cell.lower() for cell in cells}

@@ -19,7 +19,7 @@ from rag.policies import (
     SearchAgain,
     SearchOnce,
     State,
-    merged,
+    merge_in_turn,
     open_policy,
 )
 from readers.llm.prompt import Completion
@@ -163,7 +163,11 @@ def test_passages_of_several_searches_come_in_turn_and_once() -> None:
     lists = [
         [(Hit(n, p.id, 9.0), p) for n, p in enumerate(result)] for result in ((a, b, c), (b, a), ())
     ]
-    assert [(p.id, hit.score) for hit, p in merged(lists)] == [("a", 0.0), ("b", -1.0), ("c", -2.0)]
+    assert [(p.id, hit.score) for hit, p in merge_in_turn(lists)] == [
+        ("a", 0.0),
+        ("b", -1.0),
+        ("c", -2.0),
+    ]
 
 
 class ForEver(Policy):

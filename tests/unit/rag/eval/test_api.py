@@ -53,7 +53,7 @@ def test_evaluate_and_compare_from_python(index: Path, tmp_path: Path) -> None:
     assert result.figures["top2"].low < 1.0
     assert "Answer in top 1" in str(result)
     assert [record.id for record in result.records()] == ["q0", "q1", "q2", "q3"]
-    assert (result.place / REPORT_NAME).is_file()
+    assert (result.folder / REPORT_NAME).is_file()
     once = rag.evaluate(
         index=index, questions=iter(QUESTIONS), reader=False
     )  # an iterator is read once
@@ -71,14 +71,14 @@ def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_pa
         replace(q, gold=(), gold_passage_ids=(id,)) for q, id in zip(QUESTIONS, ids, strict=True)
     ]
     ours = rag.evaluate(index, judged, tmp_path / "ours", reader=False, ks=(1, 2), read=2)
-    again = rag.evaluate(index, judged, tmp_path / "run", run=ours.place / "run.trec", ks=(1, 2))
+    again = rag.evaluate(index, judged, tmp_path / "run", run=ours.folder / "run.trec", ks=(1, 2))
     assert {name: again.figures[name].value for name in ours.figures} == {
         name: figure.value for name, figure in ours.figures.items()
     }
     assert all(row.result.difference.value == 0 for row in rag.compare([ours, again]))
-    short = rag.evaluate(index, judged, tmp_path / "short", run=ours.place / "run.trec")
+    short = rag.evaluate(index, judged, tmp_path / "short", run=ours.folder / "run.trec")
     assert not {"R@5", "R@20", "nDCG@10"} & {*short.figures}  # two passages are known
-    alone = rag.evaluate(None, judged, run=ours.place / "run.trec")
+    alone = rag.evaluate(None, judged, run=ours.folder / "run.trec")
     assert "top1" not in alone.figures  # nothing says what stands in the passages
     assert alone.figures["RR"].value == ours.figures["RR"].value
     assert "Reciprocal rank of the gold" in str(alone)
@@ -199,9 +199,9 @@ def test_the_gold_passages_alone_are_read_without_an_index(tmp_path: Path) -> No
     assert result.metrics["settings"]["gold"]
     assert not {"R@5", "AP", "top1", "mrr"} & set(result.figures)  # nothing was searched
     assert set(result.metrics["latency_ms"]) == {"total", "read"}
-    assert result.place.is_dir()
+    assert result.folder.is_dir()
     result.holder.cleanup()  # what happens when the object goes
-    assert not result.place.exists()
+    assert not result.folder.exists()
     assert rag.evaluate(questions=QUESTIONS, gold=True, reader=LastWordsReader()).metrics["n"] == 4
     with pytest.raises(DataError, match="'bare' comes without its gold passage"):
         rag.evaluate(questions=[Question("bare", "why?", ("x",))], gold=True)
