@@ -101,8 +101,7 @@ def build_bm25(
     try:
         with atomic_path(parent / FOLDER_NAME, folder=True) as target:
             documents = _write_documents(passages, source, language)
-            arguments = ["-input", str(source), "-index", str(target)]
-            arguments += _OPTIONS.split()
+            arguments = ["-input", str(source), "-index", str(target), *_OPTIONS.split()]
             # Anserini's own buffer is twice our heap: large corpora would end in an error.
             arguments += ["-threads", str(threads), "-memoryBuffer", str(max(heap_mib // 4, 16))]
             found = {}

@@ -215,8 +215,10 @@ def check_results(queries: Sequence[str], results: Sequence[SearchResult]) -> No
             its id is not that of the passage in its row.
     """
     if len(results) != len(queries):
-        found = f"{len(results)} results for {len(queries)} questions, expected one each"
-        raise RetrievalError(found, hint=RETRIEVER_HINT)
+        raise RetrievalError(
+            f"{len(results)} results for {len(queries)} questions, expected one each",
+            hint=RETRIEVER_HINT,
+        )
     for result in results:
         for hit, passage in result.passages:
             if hit.passage_id != passage.id:

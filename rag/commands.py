@@ -327,11 +327,8 @@ def train_rounds(
     config_class = recipe_class(recipe)
     assert issubclass(config_class, BiEncoderConfig)
     # Each round sets its own training files; the first ones' names make the settings complete.
-    overrides = {
-        **(training or {}),
-        "out": str(folder),
-        "train_files": [str(folder / "round-1")],
-    }
+    train_files = [str(folder / "round-1")]
+    overrides = {**(training or {}), "out": str(folder), "train_files": train_files}
     training_config = read_config(config_class, config or f"{recipe}-small", overrides)
     fields = {
         **settings,

@@ -155,8 +155,10 @@ class Pipeline:
         """
         settings = load_config(BuildSettings, overrides={"retriever": retriever})
         if encoder is not None and not settings.has_encoder:
-            hint = "leave it out, or choose dense or hybrid"
-            raise ConfigError(f"retriever {retriever} uses no encoder", hint=hint)
+            raise ConfigError(
+                f"retriever {retriever} uses no encoder",
+                hint="leave it out, or choose dense or hybrid",
+            )
         language = load_config(CorpusOptions, overrides={"language": language}).language
         passages = passages_of(texts)
         if language == AUTO:
@@ -501,14 +503,15 @@ class Pipeline:
                 verifier = self._open_verifier()
                 selected = self._select(filter, timer)
                 with stage(timer, "retrieve"):
-                    claims_to_judge = [texts[number] for number in judged]
-                    found = self._search(claims_to_judge, top_k, timer, selected)
+                    found = self._search(
+                        [texts[number] for number in judged], top_k, timer, selected
+                    )
                 with stage(timer, "judge"):
                     for number, verdict in zip(judged, verifier.judge_found(found), strict=True):
                         verdicts[number] = verdict
-        version = self.index_version
         verdicts = [
-            replace(verdict, index_version=version, timings_ms=timer) for verdict in verdicts
+            replace(verdict, index_version=self.index_version, timings_ms=timer)
+            for verdict in verdicts
         ]
         if self._verdict_promise is None or not judged:
             return verdicts

@@ -115,14 +115,11 @@ class PromiseKeeper:
         if verdict.label == "not_judged":
             return verdict
         promise, notice = self._look(verdict.confidence, conditions)
-        notice = "; ".join(filter(None, (verdict.notice, notice)))
-        if promise is None or verdict.confidence >= promise.threshold:
-            return replace(verdict, promise=promise, notice=notice)
-        unsure = "no verdict is sure enough for what is promised"
-        notice = "; ".join(filter(None, (unsure, notice)))
-        return replace(
-            verdict, label="not_judged", probabilities={}, promise=promise, notice=notice
-        )
+        notices = [verdict.notice, notice]
+        if promise is not None and verdict.confidence < promise.threshold:
+            notices.insert(0, "no verdict is sure enough for what is promised")
+            verdict = replace(verdict, label="not_judged", probabilities={})
+        return replace(verdict, promise=promise, notice="; ".join(filter(None, notices)))
 
     def _look(
         self, confidence: float, conditions: Mapping[str, object]
@@ -165,5 +162,4 @@ class PromiseKeeper:
 
 def _as_stored(conditions: Mapping[str, object]) -> dict[str, Any]:
     """The conditions as JSON has them: lists in place of tuples."""
-    stored: dict[str, Any] = json.loads(json.dumps(conditions))
-    return stored
+    return dict(json.loads(json.dumps(conditions)))

@@ -262,11 +262,10 @@ class IndexUpdater:
     def cut(self, documents: Iterable[Document]) -> list[Put]:
         """Documents for `change`, in passages as the index has them."""
         cutter = self._cutter()
-        puts = []
-        for document in documents:
-            digest = record_digest(document)
-            puts.append(Put(document.id, digest, cutter(document), sent=True))
-        return puts
+        return [
+            Put(document.id, record_digest(document), cutter(document), sent=True)
+            for document in documents
+        ]
 
     def change(self, documents: Iterable[Put], deleted: Iterable[str] = ()) -> WriteReport:
         """Put documents, each in place of the one with its id or at the end, and delete others."""

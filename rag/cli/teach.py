@@ -231,10 +231,10 @@ def questions(
         reader=reader,
         seed=seed,
     )
-    (_, n_kept), *rejected = figures.items()
-    say(f"{n_kept:,} questions kept")
-    for reason, number in rejected:
-        say(f"{number:,} rejected: {reason}")
+    say(f"{figures['kept']:,} questions kept")
+    for reason, number in figures.items():
+        if reason != "kept":
+            say(f"{number:,} rejected: {reason}")
     say(f"→ {out}\nuse it: rag evaluate --index {index} --questions {out} --out results")
 
 
@@ -285,8 +285,10 @@ def tune(
     if out is not None:
         check_target(out, folder=True, is_new=True)
     default_read = {"confidence": 20, "verdicts": 5}[what]
-    overrides = {"limit": limit, "sample": sample, "seed": seed, "read": read or default_read}
-    evaluation = load_config(EvaluationSettings, overrides=overrides)
+    evaluation = load_config(
+        EvaluationSettings,
+        overrides={"limit": limit, "sample": sample, "seed": seed, "read": read or default_read},
+    )
     if what == "verdicts":
         assert limits is not None  # else refused above
         _promise_verdicts(index, questions, limits, evaluation, opening)
