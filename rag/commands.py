@@ -325,6 +325,7 @@ def train_rounds(
 
     folder = Path(out)
     config_class = recipe_class(recipe)
+    # Both recipes train retrievers.
     assert issubclass(config_class, BiEncoderConfig)
     # Each round sets its own training files; the first ones' names make the settings complete.
     train_files = [str(folder / "round-1")]

@@ -463,6 +463,7 @@ class Pipeline:
         See `ask`.
         """
         outcomes = self.answer(questions, AnswerOptions(**options), filter=filter)
+        # All of them have answers: `answer` needs a reader.
         return [outcome.shown for outcome in outcomes if outcome.shown is not None]
 
     def verify(

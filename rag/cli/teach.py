@@ -322,6 +322,7 @@ def _tune_answers(
         if not tuning.unanswerable:
             say('"no answer" stays as it was: give questions too that the documents do not answer')
         say(f"reader → {out}\nuse it: --reader {out}")
+        # What is promised holds for the confidence that was just fitted.
         opening["reader"] = out
     if limits is not None:
         _say_needed(limits)

@@ -179,7 +179,7 @@ def _judge_all(
         disk_errors(journal.path),
         Progress(len(claims), "claims", "evaluate", initial=done) as bar,
     ):
-        for batch in iter(lambda: list(islice(unjudged, settings.batch_size)), []):
+        while batch := list(islice(unjudged, settings.batch_size)):
             runner.write_state(folder, state)
             records = []
             for claim, verdict in zip(batch, system.judge(batch), strict=True):

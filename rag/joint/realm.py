@@ -198,6 +198,7 @@ class RealmTask:
             Scores (B, K), the null document first, −inf in empty places; and the K texts of each
             sentence, "" for the null document and in empty places.
         """
+        # One of the K documents is the null document.
         n_passages = self.config.documents - 1
         queries = self._queries(sentences)
         found = self.live_index.search(queries, n_passages + _SPARE)

@@ -373,22 +373,22 @@ def plan_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> l
     return batches
 
 
-def by_length(
+def run_by_length(
     run: Callable[[list[int]], ResultT],
     lengths: Sequence[int],
     limits: tuple[int, int],
     *,
-    over: Callable[..., Iterable[ResultT]] = map,
+    map_batches: Callable[..., Iterable[ResultT]] = map,
 ) -> tuple[list[ResultT], list[int]]:
     """Run batches of rows of similar length; the results, and the place in them of each row.
 
     Args:
         run: computes the rows of one batch.
         limits: most rows and most tokens of a batch, see `plan_batches`.
-        over: applies `run` to the batches, such as the `map` of a pool of threads.
+        map_batches: applies `run` to the batches, such as the `map` of a pool of threads.
 
     Example:
-        >>> parts, order = by_length(lambda rows: [f"row {row}" for row in rows], [3, 9, 5], (2, 10))
+        >>> parts, order = run_by_length(lambda rows: [f"row {row}" for row in rows], [3, 9, 5], (2, 10))
         >>> parts
         [['row 1'], ['row 2', 'row 0']]
         >>> flat = sum(parts, [])
@@ -397,7 +397,7 @@ def by_length(
     """
     batches = plan_batches(lengths, max_rows=limits[0], max_tokens=limits[1])
     rows = np.fromiter(chain.from_iterable(batches), np.int64)
-    return list(over(run, batches)), np.argsort(rows).tolist()
+    return list(map_batches(run, batches)), np.argsort(rows).tolist()
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:

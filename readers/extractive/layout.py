@@ -14,7 +14,7 @@ import torch
 
 from rag.core.arrays import Bool, Int32, Int64
 from rag.core.errors import ArtifactError
-from rag.runtime.backbone import by_length, pad
+from rag.runtime.backbone import pad, run_by_length
 from readers.extractive.model import Logits, LogitsModel
 
 Tokens: TypeAlias = Int32 | Int64
@@ -250,7 +250,7 @@ def map_rows(
     count = max(1, workers * -(-sum(lengths) // (workers * model.batch_tokens)))
     batch_tokens = sum(lengths) // count + max(lengths, default=0) // 2
     map_batches = map if model.pool is None else model.pool.map
-    by_length(run, lengths, (_MAX_ROWS, batch_tokens), over=map_batches)
+    run_by_length(run, lengths, (_MAX_ROWS, batch_tokens), map_batches=map_batches)
 
 
 def row_tensors(

@@ -17,7 +17,7 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, Pr
 from transformers.modeling_outputs import BaseModelOutput
 
 from rag.core.errors import ConfigError
-from rag.runtime.backbone import by_length, pad
+from rag.runtime.backbone import pad, run_by_length
 from rag.runtime.model_files import position_limit
 
 
@@ -156,7 +156,7 @@ class Seq2Seq:
             hidden = self._states(ids, mask)
             return [hidden[row, : lengths[number]] for row, number in enumerate(batch)]
 
-        parts, places = by_length(run, lengths, (self.max_rows, batch_tokens))
+        parts, places = run_by_length(run, lengths, (self.max_rows, batch_tokens))
         encoded = list(chain.from_iterable(parts))
         states = [encoded[place] for place in places]
         return Memory.of(states, list(map(len, rows)))

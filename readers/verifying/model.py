@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rag.core.errors import ArtifactError
 from rag.core.types import VERDICT_LABELS
-from rag.runtime.backbone import attention_for, by_length, pad, run_backbone
+from rag.runtime.backbone import attention_for, pad, run_backbone, run_by_length
 from rag.runtime.fast.fast_bert import FastBert
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ class VerdictModel(nn.Module):
         self,
         claims: Sequence[str],
         evidence: Sequence[str],
-        over: Callable[..., Iterable[Tensor]] = map,
+        map_batches: Callable[..., Iterable[Tensor]] = map,
     ) -> tuple[Tensor, int]:
         """Logits (R, 3) float32 of row i, claim i beside text i, R > 0; and the tokens read.
 
         Args:
-            over: applies a function to batches, such as the `map` of a pool of threads.
+            map_batches: applies a function to batches, such as the `map` of a pool of threads.
         """
         encoded = self.tokenizer(
             list(claims),
@@ -71,7 +71,7 @@ class VerdictModel(nn.Module):
             return logits
 
         lengths = list(map(len, encoded["input_ids"]))
-        parts, order = by_length(run, lengths, _BATCH_LIMITS, over=over)
+        parts, order = run_by_length(run, lengths, _BATCH_LIMITS, map_batches=map_batches)
         return torch.cat(parts)[order], sum(lengths)
 
     def to_compute(self, dtype: torch.dtype) -> VerdictModel:

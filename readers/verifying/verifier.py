@@ -22,7 +22,7 @@ class CrossVerifier(Verifier):
 
     Args:
         temperature: logits are divided by it, so that probabilities are calibrated.
-        over: see `VerdictModel.logits`.
+        map_batches: see `VerdictModel.logits`.
     """
 
     def __init__(
@@ -31,13 +31,13 @@ class CrossVerifier(Verifier):
         temperature: float,
         name: str,
         version: str = "",
-        over: Callable[..., Iterable[Tensor]] = map,
+        map_batches: Callable[..., Iterable[Tensor]] = map,
     ) -> None:
         self.name = name
         self.version = version
         self._model = model.requires_grad_(False)
         self._temperature = temperature
-        self._over = over
+        self._map_batches = map_batches
 
     @classmethod
     def load(cls, folder: str | Path | None, *, precision: str) -> CrossVerifier:
@@ -54,18 +54,20 @@ class CrossVerifier(Verifier):
         parts = load_verifier_parts(folder)
         device = resolve_device("auto")
         dtype = resolve_precision(precision, device)
-        over: Callable[..., Iterable[Tensor]] = map
+        map_batches: Callable[..., Iterable[Tensor]] = map
         if device == "cpu" and FastBert.supports(parts.config):
-            over = core_pool().map
+            map_batches = core_pool().map
             fast = "bf16" if dtype == torch.bfloat16 else "fp32"
             model = parts.model(FastBert(parts.encoder, parts.config, precision=fast))
         else:
             model = parts.model().to(device).to_compute(dtype)
         temperature = parts.manifest.calibration.temperature
-        return cls(model, temperature, str(folder or "shipped"), parts.manifest.version, over)
+        return cls(
+            model, temperature, str(folder or "shipped"), parts.manifest.version, map_batches
+        )
 
     def probabilities(self, claims: Sequence[str], texts: Sequence[str]) -> Float32:
         """See `Verifier.probabilities`."""
         with torch.inference_mode():
-            logits, _ = self._model.logits(claims, texts, self._over)
+            logits, _ = self._model.logits(claims, texts, self._map_batches)
         return np.asarray(torch.softmax(logits.float() / self._temperature, -1).cpu().numpy())

@@ -204,7 +204,7 @@ class BiEncoder(Encoder):
                 yield vectors.cpu()
 
         limits = (self.batch_size, CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS)
-        return tower.network.encode(sequences, limits, question=question, over=reported)
+        return tower.network.encode(sequences, limits, question=question, map_batches=reported)
 
 
 @dataclass(eq=False)

@@ -19,9 +19,9 @@ from rag.core.files import read_json
 from rag.core.types import Passage
 from rag.runtime.backbone import (
     attention_for,
-    by_length,
     load_network,
     loading,
+    run_by_length,
     set_dropout,
     transformers_config,
 )
@@ -138,7 +138,7 @@ class CrossEncoder:
             return outputs[:, 1] - outputs[:, 0]  # relevant against not
 
         lengths = list(map(len, encoded["input_ids"]))
-        parts, order = by_length(run, lengths, _BATCH_LIMITS)
+        parts, order = run_by_length(run, lengths, _BATCH_LIMITS)
         return torch.cat(parts)[order], sum(lengths)
 
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:

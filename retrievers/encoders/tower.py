@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rag.core.arrays import Int32
 from rag.core.errors import ConfigError
 from rag.core.optional import require
-from rag.runtime.backbone import by_length, load_backbone, load_config, pad, run_backbone
+from rag.runtime.backbone import load_backbone, load_config, pad, run_backbone, run_by_length
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.model_files import backbone_state
 from retrievers.encoders.head import Head, Linear, new_layers
@@ -154,20 +154,20 @@ class Tower(nn.Module):
         limits: tuple[int, int],
         *,
         question: bool = False,
-        over: Callable[..., Iterable[Vectors]] = map,
+        map_batches: Callable[..., Iterable[Vectors]] = map,
     ) -> Vectors:
         """Vectors of many token sequences, in order; differentiable unless grad is off.
 
         Args:
             limits: most texts and most tokens that go through the network at once.
-            over: applies a function to batches, such as the `map` of a pool of threads.
+            map_batches: applies a function to batches, such as the `map` of a pool of threads.
         """
 
         def run(rows: list[int]) -> Vectors:
             vectors: Vectors = self([texts[row] for row in rows], question=question)
             return vectors
 
-        parts, order = by_length(run, list(map(len, texts)), limits, over=over)
+        parts, order = run_by_length(run, list(map(len, texts)), limits, map_batches=map_batches)
         return Vectors.joined(parts).take(order)
 
     def bare(

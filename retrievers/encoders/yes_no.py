@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
-from rag.runtime.backbone import by_length, load_network, loading, pad, transformers_config
+from rag.runtime.backbone import load_network, loading, pad, run_by_length, transformers_config
 from rag.runtime.hardware import resolve_device, resolve_precision
 from rag.runtime.model_files import model_folder, position_limit, transformers_tokenizer
 from retrievers.encoders.settings import TITLE_AND_TEXT
@@ -115,7 +115,7 @@ class YesNoScorer:
             device = self._network.device
             return self._odds(ids.to(device), mask.to(device)).cpu()
 
-        parts, order = by_length(run, list(map(len, rows)), _BATCH_LIMITS)
+        parts, order = run_by_length(run, list(map(len, rows)), _BATCH_LIMITS)
         return torch.cat(parts)[order].numpy()
 
     def _row(self, question: str, passage: str) -> list[int]:

@@ -27,7 +27,7 @@ from functools import partial
 
 import torch
 
-from rag.runtime.backbone import by_length
+from rag.runtime.backbone import run_by_length
 from rag.runtime.seeds import generator
 from rag.training.distributed import World
 from rag.training.fit import Loss
@@ -157,7 +157,7 @@ class ChunkedEncoding:
 
     def __post_init__(self) -> None:
         self._chunks: list[_Chunk] = []
-        parts, order = by_length(self._forward, list(map(len, self.texts)), self.limits)
+        parts, order = run_by_length(self._forward, list(map(len, self.texts)), self.limits)
         self.vectors = Vectors.joined(parts).take(order)
 
     def _forward(self, rows: list[int]) -> Vectors:
