@@ -9,7 +9,7 @@ Example:
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rag.runtime.seeds import generator
@@ -19,11 +19,17 @@ if TYPE_CHECKING:
     from rag.training.fit import FitHooks, Loss, Method, Weights
     from rag.training.precision import MasterWeights, part
     from rag.training.run import train
-    from retrievers.encoders.tokenization import mask_token
+    from retrievers.encoders.tokenization import mask_id, open_tokenizer
     from retrievers.examples.batches import IGNORED, NEGATIVE, OTHER, POSITIVE, Epochs
     from retrievers.examples.corpus import open_corpus
     from retrievers.training.bi_encoder import encoder_form, export_model, load_model
-    from retrievers.training.config import BiEncoderConfig, ContrastiveConfig, CorpusConfig
+    from retrievers.training.config import (
+        BiEncoderConfig,
+        ContrastiveConfig,
+        CorpusConfig,
+        DistillTrainConfig,
+    )
+    from retrievers.training.distill import target_batches
     from retrievers.training.recipe import encoder_card, learn_from_examples
 
 __all__ = [
@@ -35,6 +41,7 @@ __all__ = [
     "Card",
     "ContrastiveConfig",
     "CorpusConfig",
+    "DistillTrainConfig",
     "Epochs",
     "FitHooks",
     "Loss",
@@ -49,30 +56,34 @@ __all__ = [
     "generator",
     "learn_from_examples",
     "load_model",
-    "mask_token",
+    "mask_id",
     "open_corpus",
+    "open_tokenizer",
     "part",
+    "target_batches",
     "train",
 ]
+# Names by the module that has them.
 _NAMES = {
-    "rag.runtime.seeds": ("generator",),
-    "rag.training.card": ("Card",),
-    "rag.training.config": ("TrainConfig",),
-    "rag.training.distributed": ("World",),
-    "rag.training.fit": ("FitHooks", "Loss", "Method", "Weights"),
-    "rag.training.precision": ("MasterWeights", "part"),
-    "rag.training.run": ("train",),
-    "retrievers.encoders.tokenization": ("mask_token",),
-    "retrievers.examples.batches": ("IGNORED", "NEGATIVE", "OTHER", "POSITIVE", "Epochs"),
-    "retrievers.examples.corpus": ("open_corpus",),
-    "retrievers.training.bi_encoder": ("encoder_form", "export_model", "load_model"),
-    "retrievers.training.config": ("BiEncoderConfig", "ContrastiveConfig", "CorpusConfig"),
-    "retrievers.training.recipe": ("encoder_card", "learn_from_examples"),
+    "rag.runtime.seeds": "generator",
+    "rag.training.card": "Card",
+    "rag.training.config": "TrainConfig",
+    "rag.training.distributed": "World",
+    "rag.training.fit": "FitHooks Loss Method Weights",
+    "rag.training.precision": "MasterWeights part",
+    "rag.training.run": "train",
+    "retrievers.encoders.tokenization": "mask_id open_tokenizer",
+    "retrievers.examples.batches": "IGNORED NEGATIVE OTHER POSITIVE Epochs",
+    "retrievers.examples.corpus": "open_corpus",
+    "retrievers.training.bi_encoder": "encoder_form export_model load_model",
+    "retrievers.training.config": "BiEncoderConfig ContrastiveConfig CorpusConfig DistillTrainConfig",
+    "retrievers.training.distill": "target_batches",
+    "retrievers.training.recipe": "encoder_card learn_from_examples",
 }
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'rag.recipe' has no attribute {name!r}")

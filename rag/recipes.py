@@ -94,8 +94,10 @@ def recipe_class(name: str) -> type[TrainConfig]:
         return _class_of_file(Path(file), attribute)
     for point in entry_points(group=ENTRY_POINTS, name=name):
         return cast("type[TrainConfig]", point.load())
-    hint = did_you_mean(name, RECIPES, f"recipes: {', '.join(RECIPES)}; or FILE.py:Class")
-    raise ConfigError(f"there is no recipe {name!r}", hint=hint)
+    raise ConfigError(
+        f"there is no recipe {name!r}",
+        hint=did_you_mean(name, RECIPES, f"recipes: {', '.join(RECIPES)}; or FILE.py:Class"),
+    )
 
 
 def _class_of_file(file: Path, attribute: str) -> type[TrainConfig]:
