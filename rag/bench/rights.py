@@ -87,5 +87,7 @@ def _compare(pipeline: Pipeline, asked: Sequence[str]) -> Report:
         for name, times in timings.items():
             row = report.rows[name]
             row[f"{stage} ms"] = percentile_ms(times.elapsed_s)
-            row[f"{stage} / everything"] = ratio(times.elapsed_s, timings["everything"].elapsed_s)
+            everything = timings["everything"]
+            row[f"{stage} / everything"] = ratio(times.elapsed_s, everything.elapsed_s)
+            row[f"{stage}, processor"] = ratio(times.processor_s, everything.processor_s)
     return report
