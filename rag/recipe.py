@@ -65,22 +65,27 @@ __all__ = [
 ]
 # Names by the module that has them.
 _NAMES = {
-    "rag.runtime.seeds": "generator",
-    "rag.training.card": "Card",
-    "rag.training.config": "TrainConfig",
-    "rag.training.distributed": "World",
-    "rag.training.fit": "FitHooks Loss Method Weights",
-    "rag.training.precision": "MasterWeights part",
-    "rag.training.run": "train",
-    "retrievers.encoders.tokenization": "mask_id open_tokenizer",
-    "retrievers.examples.batches": "IGNORED NEGATIVE OTHER POSITIVE Epochs",
-    "retrievers.examples.corpus": "open_corpus",
-    "retrievers.training.bi_encoder": "encoder_form export_model load_model",
-    "retrievers.training.config": "BiEncoderConfig ContrastiveConfig CorpusConfig DistillTrainConfig",
-    "retrievers.training.distill": "target_batches",
-    "retrievers.training.recipe": "encoder_card learn_from_examples",
+    "rag.runtime.seeds": ["generator"],
+    "rag.training.card": ["Card"],
+    "rag.training.config": ["TrainConfig"],
+    "rag.training.distributed": ["World"],
+    "rag.training.fit": ["FitHooks", "Loss", "Method", "Weights"],
+    "rag.training.precision": ["MasterWeights", "part"],
+    "rag.training.run": ["train"],
+    "retrievers.encoders.tokenization": ["mask_id", "open_tokenizer"],
+    "retrievers.examples.batches": ["IGNORED", "NEGATIVE", "OTHER", "POSITIVE", "Epochs"],
+    "retrievers.examples.corpus": ["open_corpus"],
+    "retrievers.training.bi_encoder": ["encoder_form", "export_model", "load_model"],
+    "retrievers.training.config": [
+        "BiEncoderConfig",
+        "ContrastiveConfig",
+        "CorpusConfig",
+        "DistillTrainConfig",
+    ],
+    "retrievers.training.distill": ["target_batches"],
+    "retrievers.training.recipe": ["encoder_card", "learn_from_examples"],
 }
-_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:

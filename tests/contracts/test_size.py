@@ -17,10 +17,11 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 # folder: (ceiling, target), in tokens of code.
 # Typed metadata raised those of indexers, until both packages that share it are laid out.
 # The converters of documents grew while they were laid out, and by scanned pages (rag/data).
+# What recipes are written with is listed by its modules (rag/*.py).
 # RAG's parts, two models of one folder, raised those of rag/runtime; its published form and ModernBERT
 # those of readers.
 TOKENS = {
-    "rag/*.py": (14_400, 10_500),
+    "rag/*.py": (14_450, 10_500),
     "rag/adaptation": (6_550, 5_550),
     "rag/bench": (18_650, 8_000),
     "rag/cli": (10_800, 7_200),
