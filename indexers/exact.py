@@ -93,8 +93,8 @@ def exact_scores(embeddings: EmbeddingShards, queries: Float32, candidates: Int6
         faiss.fvec_inner_products_by_idx(
             *pointers, vectors.shape[1], len(part_queries), padded_width
         )
+        faiss.omp_set_num_threads(threads)
         np.copyto(scores[start : start + step], products[:, : part.shape[1]], where=part >= 0)
-    faiss.omp_set_num_threads(threads)
     return scores
 
 

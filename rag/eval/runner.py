@@ -254,7 +254,7 @@ def _ask_all(
             unwritten += score_outcomes(outcomes, settings)
             progress.update(len(outcomes))
             endpoint_errors = [error for error in errors if isinstance(error, EndpointError)]
-            if endpoint_errors and len(unwritten) == _MOST_FAILURES:
+            if endpoint_errors and len(unwritten) >= _MOST_FAILURES:
                 raise EndpointError(
                     f"{_MOST_FAILURES} questions in a row could not be asked: {endpoint_errors[0].message}",
                     hint=f"{endpoint_errors[0].hint}; the same command continues",
