@@ -8,10 +8,11 @@ of these passages, whose metadata is equal), `field`, and what the value is comp
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
+from weakref import proxy
 
 import numpy as np
 import pyarrow as pa
@@ -75,8 +76,10 @@ class PassageFilters:
     def __init__(self, passages: PassageStore, documents: Documents) -> None:
         self._passages = passages
         self._documents = documents
-        # The results of the last filters.
-        self.select = lru_cache(most_masks(len(passages)))(self._select)
+        # The results of the last filters; were they to hold this object, which has them, the files of
+        # an index that nothing uses would stay open.
+        select = partial(PassageFilters._select, proxy(self))
+        self.select = lru_cache(most_masks(len(passages)))(select)
 
     def _select(self, filter: Filter, readable: Readable | None) -> Selection:
         """The readable rows whose passages meet all conditions; perhaps none."""

@@ -12,9 +12,10 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal
+from weakref import proxy
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -207,8 +208,10 @@ class DocumentRights:
         # Each document's place among the distinct sets of groups.
         self._places = np.zeros(0, np.int32)
         self._sets: list[Groups | None] = []
-        # What the last groups may read.
-        self._readable = lru_cache(most_masks(documents.n_passages))(self._of)
+        # What the last groups may read; were it to hold this object, which has it, the files of an
+        # index that nothing uses would stay open.
+        readable = partial(DocumentRights._of, proxy(self))
+        self._readable = lru_cache(most_masks(documents.n_passages))(readable)
 
     def readable(self, groups: Groups) -> Readable | None:
         """What people of these groups may read; None: everything.
