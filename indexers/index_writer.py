@@ -370,13 +370,21 @@ class _IndexWriter:
             with_passages: the passages stay the same, so that their stage is offered too.
 
         Raises:
-            MismatchedArtifactError: it has vectors of another encoder.
+            MismatchedArtifactError: it has vectors of another encoder, or was written by a program
+                that knows more.
             ResourceError: another process has changed it.
         """
         is_update = self.ledger.is_update
         if is_update and Manifest.read(start.directory).version != start.version:
             raise ResourceError(
                 f"{start.directory} was changed by another process", hint="try again"
+            )
+        unknown = sorted(start.manifest.model_extra or {})
+        if unknown and not is_update and not with_passages:
+            raise MismatchedArtifactError(
+                f"the manifest of {start.directory} has {', '.join(unknown)}, which this version "
+                "of the program does not know",
+                hint="upgrade the program, or build without the vectors of that index",
             )
         if self.settings.has_dense:
             passage_encoder = cast("PassageEncoder", self.encoder)

@@ -60,6 +60,11 @@ def test_reuse_takes_vectors_and_nothing_else(index: Path, encoder: Any, tmp_pat
         )
     assert report.reused == 1
     assert Manifest.read(tmp_path / "new").language is None
+    restate(index, colour="blue")
+    with Index.open(index) as start, pytest.raises(MismatchedArtifactError, match="colour"):
+        write_index(
+            tmp_path / "other", passages, encoder=encoder, settings=SETTINGS, start_from=start
+        )
 
 
 @pytest.mark.parametrize(
