@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
 
@@ -18,7 +18,7 @@ from indexers.lucene import Bm25Info, LuceneIndex
 from indexers.manifest import Manifest
 from indexers.metadata_values import PassageFilters
 from indexers.passages import PassageStore
-from indexers.protocols import EncoderIdentity, Selection, VectorIndex
+from indexers.protocols import EncoderIdentity, Selection, VectorIndex, most_masks
 from indexers.rights import DocumentRights, Readable
 from indexers.settings import PARTS, Part
 from indexers.token_files import TokenInfo
@@ -67,7 +67,8 @@ class Index:
         self.passages = PassageStore(self.data / "passages")
         self.documents = Documents(self.data / "passages")
         self.rights = DocumentRights(directory, self.documents)
-        self._filters = PassageFilters(self.passages, self.documents)
+        filters = PassageFilters(self.passages, self.documents)
+        self._select = lru_cache(most_masks(len(self.passages)))(filters.select)
         if "tokens" in self.parts:
             token_info = TokenInfo(**manifest.stage("tokens").output)
             self.tokens = TokenIndex(self.data / "tokens", token_info)
@@ -153,7 +154,7 @@ class Index:
             FilterError: no passage has a field of this name, or its values cannot be compared with
                 a bound.
         """
-        return self._filters.select(filter, readable)
+        return self._select(filter, readable)
 
     @cached_property
     def _all_folders(self) -> list[str]:

@@ -8,11 +8,9 @@ of these passages, whose metadata is equal), `field`, and what the value is comp
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache, partial
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
-from weakref import proxy
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +19,7 @@ import pyarrow.compute as pc
 from indexers.documents import Documents
 from indexers.id_table import open_arrow, read_batches
 from indexers.passages import PassageStore, metadata_of
-from indexers.protocols import Selection, most_masks
+from indexers.protocols import Selection
 from indexers.rights import Readable
 from rag.core.arrays import Bool
 from rag.core.files import atomic_path
@@ -76,12 +74,8 @@ class PassageFilters:
     def __init__(self, passages: PassageStore, documents: Documents) -> None:
         self._passages = passages
         self._documents = documents
-        # The results of the last filters; were they to hold this object, which has them, the files of
-        # an index that nothing uses would stay open.
-        select = partial(PassageFilters._select, proxy(self))
-        self.select = lru_cache(most_masks(len(passages)))(select)
 
-    def _select(self, filter: Filter, readable: Readable | None) -> Selection:
+    def select(self, filter: Filter, readable: Readable | None) -> Selection:
         """The readable rows whose passages meet all conditions; perhaps none."""
         allowed = None if readable is None else readable.rows
         mask = np.ones(len(self._passages), dtype=bool)

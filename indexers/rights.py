@@ -10,12 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal
-from weakref import proxy
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -23,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from indexers.documents import Documents
 from indexers.protocols import Selection, most_masks
-from rag.core.arrays import Bool
+from rag.core.arrays import Bool, Int32
 from rag.core.errors import ArtifactError, ResourceError
 from rag.core.files import atomic_path, atomic_write_text
 from rag.core.manifest import RIGHTS_DIR, RIGHTS_LOCK
@@ -200,18 +199,14 @@ class DocumentRights:
         documents: the documents of the version that is open.
     """
 
+    # Of the version that was read last; results for the last groups are cached.
+    _of: Callable[[Groups], Readable]
+
     def __init__(self, index: Path, documents: Documents) -> None:
         self._index = index.resolve()
         self._documents = documents
         self._lock = threading.Lock()
         self._version = ""
-        # Each document's place among the distinct sets of groups.
-        self._places = np.zeros(0, np.int32)
-        self._sets: list[Groups | None] = []
-        # What the last groups may read; were it to hold this object, which has it, the files of an
-        # index that nothing uses would stay open.
-        readable = partial(DocumentRights._of, proxy(self))
-        self._readable = lru_cache(most_masks(documents.n_passages))(readable)
 
     def readable(self, groups: Groups) -> Readable | None:
         """What people of these groups may read; None: everything.
@@ -225,7 +220,7 @@ class DocumentRights:
                 self._load(version)
             if not self._version:
                 return None
-            found = self._readable(groups)
+            found = self._of(groups)
             return None if found.documents.all() else found
 
     def _load(self, version: str) -> None:
@@ -239,12 +234,19 @@ class DocumentRights:
             names = rights.of(document_id)
             if row is not None and names is not None:
                 places[row] = numbers.setdefault(frozenset(names), len(numbers))
-        self._places = places
-        self._sets = list(numbers)
-        self._readable.cache_clear()
+        readable = partial(_readable, self._documents, places, list(numbers))
+        self._of = lru_cache(most_masks(self._documents.n_passages))(readable)
         self._version = version
 
-    def _of(self, groups: Groups) -> Readable:
-        is_allowed = [names is None or not names.isdisjoint(groups) for names in self._sets]
-        documents = np.array(is_allowed)[self._places]
-        return Readable(documents, Selection(self._documents.mask_of_passages(documents)))
+
+def _readable(
+    documents: Documents, places: Int32, sets: Sequence[Groups | None], groups: Groups
+) -> Readable:
+    """What people of these groups may read.
+
+    Args:
+        places: each document's place among the distinct `sets` of groups.
+    """
+    is_allowed = [names is None or not names.isdisjoint(groups) for names in sets]
+    allowed = np.array(is_allowed)[places]
+    return Readable(allowed, Selection(documents.mask_of_passages(allowed)))
