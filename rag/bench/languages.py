@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
 
 from indexers.index import Index
-from indexers.index_writer import write_index
+from indexers.index_writer import Encoder, write_index
 from indexers.settings import BuildSettings
 from rag.bench.report import Figure, Report
 from rag.core.arrays import Float64
@@ -37,13 +38,15 @@ class _Contexts:
     """Passages, in an index for each language whose words are searched for.
 
     Args:
-        encoder: folder or hub name; None: they are searched by their words alone.
+        stack: removes the indexes at its end.
+        encoder: None: they are searched by their words alone.
     """
 
-    def __init__(self, folder: Path, contexts: Iterable[str], encoder: str | None) -> None:
-        self._folder = folder
+    def __init__(self, stack: ExitStack, contexts: Iterable[str], encoder: Encoder | None) -> None:
+        self._stack = stack
+        self._folder = Path(stack.enter_context(TemporaryDirectory(prefix="rag-languages-")))
         self._rows = {context: row for row, context in enumerate(sorted(set(contexts)))}
-        self._encoder = load_encoder(encoder) if encoder else None
+        self._encoder = encoder
         self._indexes: dict[str, Index] = {}
 
     def __len__(self) -> int:
@@ -75,7 +78,7 @@ class _Contexts:
                 start_from=first if self._encoder else None,
                 language=language,
             )
-            self._indexes[language] = Index.open(report.directory)
+            self._indexes[language] = self._stack.enter_context(Index.open(report.directory))
         return self._indexes[language]
 
 
@@ -110,8 +113,9 @@ def run_languages_benchmark(
             hint="ids begin with the language, as in de-56be4db0acb8001400a502ec",
         )
     everything = [question for translated in asked.values() for question in translated.values()]
-    with tempfile.TemporaryDirectory(prefix="rag-languages-") as folder:
-        contexts = _Contexts(Path(folder), [question.context for question in everything], encoder)
+    loaded = load_encoder(encoder) if encoder else None
+    with ExitStack() as stack:
+        contexts = _Contexts(stack, [question.context for question in everything], loaded)
         title = f"MRR in the first {_DEPTH} of {len(contexts)} passages, per cent"
         report = Report(title)
         pooled: dict[str, list[Float64]] = defaultdict(list)
@@ -131,9 +135,8 @@ def run_languages_benchmark(
         if encoder and english:
             for name, crossed in _crossed(asked, english).items():
                 found: list[Float64] = []
-                for number, pairs in enumerate(crossed):
-                    place = Path(folder) / f"{name} {number}"
-                    others = _Contexts(place, [pair.context for pair in pairs], encoder)
+                for pairs in crossed:
+                    others = _Contexts(stack, [pair.context for pair in pairs], loaded)
                     found.append(others.reciprocal_ranks(pairs, ENGLISH, "dense"))
                 report.rows[name] = _row({"dense": np.concatenate(found)})
     return report
@@ -155,14 +158,16 @@ def _row(ranks: Mapping[str, Float64]) -> dict[str, Figure]:
 def _crossed(
     asked: Mapping[str, Mapping[str, _Asked]], english: Path
 ) -> dict[str, list[list[_Asked]]]:
-    """Per language, its questions with the contexts of their English originals, and the reverse."""
-    to_english: list[list[_Asked]] = [[] for _ in asked]
+    """The questions of all languages with the contexts of their English originals, in one list;
+    the reverse in a list for each language.
+    """
+    to_english: list[_Asked] = []
     from_english: list[list[_Asked]] = [[] for _ in asked]
     for question in read_questions(english):
         context = question.gold[0].passage.text
         for number, translated in enumerate(asked.values()):
             if question.id in translated:
                 translation = translated[question.id]
-                to_english[number].append(_Asked(translation.text, context))
+                to_english.append(_Asked(translation.text, context))
                 from_english[number].append(_Asked(question.text, translation.context))
-    return {"other over English": to_english, "English over other": from_english}
+    return {"other over English": [to_english], "English over other": from_english}
