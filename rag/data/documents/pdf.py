@@ -77,7 +77,8 @@ def pdf(data: bytes) -> Content:
             lines_of_page = _lines_and_tables(PageReader(document, number))
             if not lines_of_page:
                 lines_of_page = recognised_lines(document[number], number)
-                scanned.append(labels[number])
+                if lines_of_page:
+                    scanned.append(labels[number])
         except pdfium.PdfiumError:
             n_broken += 1
             continue

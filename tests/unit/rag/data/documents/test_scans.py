@@ -53,6 +53,6 @@ def test_without_the_recogniser_the_remedy_names_its_package(
     assert "[ocr]" in error.value.remedy
 
 
-def test_pages_that_state_their_text_are_not_recognised() -> None:
-    document = convert(make.pdf([[(50.0, 700.0, 10.0, "F", "Some text here.")]]), "a.pdf")
+def test_pages_that_state_their_text_or_are_empty_are_not_recognised() -> None:
+    document = convert(make.pdf([[(50.0, 700.0, 10.0, "F", "Some text here.")], []]), "a.pdf")
     assert document.scanned == ()
