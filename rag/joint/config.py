@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -81,13 +82,13 @@ class JointTrainConfig(LiveIndexConfig, QuestionsConfig):
     marginal: Marginal
 
     @property
+    @abstractmethod
     def mode(self) -> str:
         """How the finished reader reads, see `GeneratorSettings`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def objective(self) -> Objective:
         """The loss."""
-        raise NotImplementedError
 
     def train_model(self, *, encode: EncodesCorpus | None = None) -> Path:
         """See `rag.joint.rag.train_joint`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -50,7 +51,7 @@ class Filled(NamedTuple):
     objective: Tensor
 
 
-class Filler(nn.Module):
+class Filler(nn.Module, ABC):
     """A network that fills in a sentence's masked words beside a passage; both have at most
     `max_tokens` together, and passages are truncated.
 
@@ -88,6 +89,7 @@ class Filler(nn.Module):
         """`Filled.logp` alone."""
         return self.read(sentences, passages, learning=False).logp
 
+    @abstractmethod
     def read(
         self, sentences: Sequence[MaskedSentence], passages: TokenLists, *, learning: bool = True
     ) -> Filled:
@@ -96,13 +98,12 @@ class Filler(nn.Module):
         Args:
             learning: whether the objective is needed.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def save(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
         """Write a folder that `rag train realm` starts from; `weights` are fp32, by parameter
         name.
         """
-        raise NotImplementedError
 
     def _row(self, sentence: MaskedSentence, passage: Sequence[int]) -> Row:
         room = max(0, self._max_tokens - self._template.size(sentence.ids))
