@@ -1,7 +1,6 @@
 """Commands run in this process."""
 
 import io
-from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from typing import NamedTuple
 
@@ -32,12 +31,25 @@ class Ran(NamedTuple):
     """Exit code of a command, and what it printed."""
 
     exit_code: int
-    output: str
+    out: str
+    err: str
+
+    @property
+    def output(self) -> str:
+        return self.out + self.err
 
 
-def run_command(words: Sequence[str]) -> Ran:
-    """Run `rag` with these words, and keep what it prints."""
-    output = io.StringIO()
-    with redirect_stdout(output), redirect_stderr(output):
-        code = exit_code(*words)
-    return Ran(code, output.getvalue())
+def run_command(*arguments: object) -> Ran:
+    """Run `rag` with these arguments, and keep what it prints."""
+    out = io.StringIO()
+    err = io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = exit_code(*arguments)
+    return Ran(code, out.getvalue(), err.getvalue())
+
+
+def run_successfully(*arguments: object) -> str:
+    """Run a command that has to succeed, and return what it prints."""
+    ran = run_command(*arguments)
+    assert ran.exit_code == 0, ran.output
+    return ran.output

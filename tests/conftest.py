@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.chat_server import Server
+
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests of arithmetic that this processor lacks; what is refused there is tested
@@ -38,8 +40,10 @@ class TinyModels:
     max_tokens = 64
 
     def tokenizer(self, folder: Path) -> None:
-        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+        from tokenizers import processors
         from transformers import PreTrainedTokenizerFast
+
+        from tests.tiny_reader import SPECIAL, word_pieces
 
         letters = list(string.ascii_lowercase + string.digits + "éß中")
         words = [
@@ -55,23 +59,20 @@ class TinyModels:
             "title",
             "text",
         ]
-        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         pieces = [
-            *special,
+            *SPECIAL,
             *string.punctuation,
             *letters,
             *("##" + letter for letter in letters),
             *words,
+            "[unused0]",
+            "[unused1]",
         ]
-        pieces += ["[unused0]", "[unused1]"]
-        vocabulary = {piece: number for number, piece in enumerate(pieces)}
-        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer = word_pieces(pieces, "[UNK]")
         tokenizer.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]",
             pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-            special_tokens=[(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")],
+            special_tokens=[(name, SPECIAL.index(name)) for name in ("[CLS]", "[SEP]")],
         )
         wrapped = PreTrainedTokenizerFast(
             tokenizer_object=tokenizer,
@@ -212,6 +213,19 @@ def logging_as_before() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server that speaks the chat protocol."""
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ import pptx
 
 from rag.data.documents.convert import convert
 from rag.data.records import Document
+from tests.support.files import write_files
 
 Content = Sequence[tuple[str, Any]]
 
@@ -358,16 +359,18 @@ LINE = [(50.0, 700.0, 10.0, "F", "Some text.")]
 
 def mixed_folder(folder: Path) -> None:
     """Make a folder of files that can be read, that cannot be read, and that are no documents."""
-    (folder / "sub").mkdir(parents=True)
-    (folder / "my notes.md").write_text("# Notes\n\nTwo words.\n")
-    (folder / "sub" / "100% plan.pdf").write_bytes(pdf([LINE], title="The Plan"))
-    (folder / "rooms.csv").write_text("week,room\n2,37\n")
-    (folder / "README").write_text("How to use this.")
-    (folder / "empty.txt").write_bytes(b"")
-    (folder / "locked.pdf").write_bytes(pdf([LINE], encrypted=True))
-    (folder / "old.doc").write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
-    (folder / "photo.jpg").write_bytes(b"\xff\xd8\xff\0")
-    (folder / "data.jsonl").write_text('{"id": "1", "text": "x"}\n')
+    files = {
+        "my notes.md": "# Notes\n\nTwo words.\n",
+        "sub/100% plan.pdf": pdf([LINE], title="The Plan"),
+        "rooms.csv": "week,room\n2,37\n",
+        "README": "How to use this.",
+        "empty.txt": "",
+        "locked.pdf": pdf([LINE], encrypted=True),
+        "old.doc": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
+        "photo.jpg": b"\xff\xd8\xff\0",
+        "data.jsonl": '{"id": "1", "text": "x"}\n',
+    }
+    write_files(folder, files)
 
 
 LONG = "An opening paragraph that is long enough to be broken over two lines where the format has lines of text."

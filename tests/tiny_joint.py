@@ -1,6 +1,5 @@
 """A made-up task for joint training: which of the passages about a thing tells its number."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from transformers import BartForConditionalGeneration
 from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.types import Passage
+from rag.data.files.rows import write_json_lines
 from readers.generative.model import Seq2Seq
 from retrievers.encoders.bi_encoder import BiEncoder
 from tests.tiny_generator import tiny_generator
@@ -44,7 +44,7 @@ def joint_world(folder: Path, *, seed: int = 0, copy_steps: int = 150) -> dict[s
     order = draw.permutation(len(asked))
     held_out = [asked[i] for i in order[:30]]
     for name, part in (("train", [asked[i] for i in order[30:]]), ("dev", held_out)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in part))
+        write_json_lines(folder / f"{name}.jsonl", part)
     encoder = tiny_encoder(folder / "encoder", seed)
     write_index(
         folder / "index",

@@ -12,7 +12,6 @@ import os
 import pickle
 import signal
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,42 +42,6 @@ def _call(payload: bytes) -> None:
     function(*arguments)
 
 
-def wait_until(fact: Callable[[], object], *, limit_s: float = 300.0) -> None:
-    """Returns when `fact()` is true.
-
-    Raises:
-        TimeoutError: it did not come to be.
-    """
-    deadline = time.monotonic() + limit_s
-    while not fact():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {limit_s:g} s in vain")
-        time.sleep(0.02)
-
-
-def _at_call(owner: Any, name: str, call: int, act: Callable[[], object]) -> None:
-    plain, calls = getattr(owner, name), itertools.count()
-
-    def watched(*arguments: Any, **named: Any) -> Any:
-        if next(calls) == call:
-            act()
-        return plain(*arguments, **named)
-
-    setattr(owner, name, watched)
-
-
-def waits_at(owner: Any, name: str, call: int, fact: Callable[[], object]) -> None:
-    """Let call number `call` (from 0) of `owner.name` wait until `fact()` is true, in this
-    process.
-    """
-    _at_call(owner, name, call, lambda: wait_until(fact))
-
-
-def dies_at(owner: Any, name: str, call: int) -> None:
-    """Let this process be killed when `owner.name` is called for the `call`th time (from 0)."""
-    _at_call(owner, name, call, lambda: os.kill(os.getpid(), signal.SIGKILL))
-
-
 def killed_at(
     owner: Any,
     name: str,
@@ -97,7 +60,15 @@ def killed_at(
 def _dying(
     owner: Any, name: str, call: int, function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
-    dies_at(owner, name, call)
+    plain = getattr(owner, name)
+    calls = itertools.count()
+
+    def deadly(*arguments: Any, **named: Any) -> Any:
+        if next(calls) == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(*arguments, **named)
+
+    setattr(owner, name, deadly)
     function(*arguments)
 
 

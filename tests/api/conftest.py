@@ -1,6 +1,13 @@
+from collections.abc import AsyncIterator
+
+import httpx
 import pytest
+
+from tests.api.fakes import running
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server whose pipeline is a fake."""
+    async with running() as started:
+        yield started

@@ -30,12 +30,11 @@ def search_r1_text(retrieval_result: list[dict[str, Any]]) -> str:
     return format_reference
 
 
-async def test_search_r1_reads_titles_and_texts():
-    async with running() as client:
-        body = await posted(client, "/retrieve", **search_r1_payload([QUERY], 2))
-        bare = await posted(client, "/retrieve", queries=[QUERY], topk=2)
-        none = await posted(client, "/retrieve", **search_r1_payload([]))
-        default = await posted(client, "/retrieve", queries=[QUERY], topk=None)
+async def test_search_r1_reads_titles_and_texts(client):
+    body = await posted(client, "/retrieve", **search_r1_payload([QUERY], 2))
+    bare = await posted(client, "/retrieve", queries=[QUERY], topk=2)
+    none = await posted(client, "/retrieve", **search_r1_payload([]))
+    default = await posted(client, "/retrieve", queries=[QUERY], topk=None)
     assert list(body) == ["result"]
     (hits,) = body["result"]
     assert [list(hit) for hit in hits] == [["document", "score"]] * 2
@@ -62,27 +61,25 @@ async def test_many_queries_are_answered_in_order_and_alike_whoever_else_asks():
     assert replies[0].content == replies[1].content
 
 
-async def test_a_query_that_cannot_be_searched_for_leaves_the_others_their_hits():
+async def test_a_query_that_cannot_be_searched_for_leaves_the_others_their_hits(client):
     queries = [QUERY, " ", "a\0b", "\ud800", "w" * 1001, "Rhine"]
     content = json.dumps(search_r1_payload(queries))
     headers = {"Content-Type": "application/json"}
-    async with running() as client:
-        body = (await client.post("/retrieve", content=content, headers=headers)).json()
+    body = (await client.post("/retrieve", content=content, headers=headers)).json()
     assert [len(hits) for hits in body["result"]] == [3, 0, 0, 0, 0, 3]
     assert list(body["faults"]) == ["1", "2", "3", "4"]
     assert body["faults"]["1"] == "string should have at least 1 character"
     assert body["faults"]["4"] == "string should have at most 1000 characters"
 
 
-async def test_texts_are_put_in_order_for_clients_of_cohere_jina_and_tei():
+async def test_texts_are_put_in_order_for_clients_of_cohere_jina_and_tei(client):
     documents = ["ab", {"text": "abcdef", "title": "T"}, "cd", "abcd"]
     tei = {"query": QUERY, "texts": ["ab", "abcdef", "cd", "abcd"]}
     cohere = {"query": QUERY, "documents": documents, "top_n": 3, "return_documents": True}
-    async with running() as client:
-        whole = await posted(client, "/v1/rerank", **cohere)
-        ranks = (await client.post("/rerank", json=tei)).json()
-        options = {"raw_scores": True, "return_text": True}
-        raw = (await client.post("/rerank", json={**tei, **options})).json()
+    whole = await posted(client, "/v1/rerank", **cohere)
+    ranks = (await client.post("/rerank", json=tei)).json()
+    options = {"raw_scores": True, "return_text": True}
+    raw = (await client.post("/rerank", json={**tei, **options})).json()
     results = whole["results"]
     shown = [(result["index"], result["document"]["text"]) for result in results]
     assert shown == [(1, "abcdef"), (3, "abcd"), (0, "ab")]

@@ -37,7 +37,7 @@ async def test_headers_that_do_not_arrive_end_the_connection(
 
 
 async def test_too_many_connections_cost_the_one_that_is_idle_for_longest(
-    address, monkeypatch, caplog
+    address, monkeypatch
 ) -> None:
     monkeypatch.setattr(connections, "most_connections", lambda: 4)
     open_ones = [await asyncio.open_connection(*address) for _ in range(8)]

@@ -212,7 +212,7 @@ async def test_failures_are_told_apart_and_logged_alone(route, reason, status, c
         assert (record.request_id, record.exc_info[1]) == ("r-8", reason)
 
 
-async def test_a_question_that_could_not_be_read_fails_alone(caplog):
+async def test_a_question_that_could_not_be_read_fails_alone():
     class Partly(FakePipeline):
         def ask_many(self, questions: Any, **given: Any) -> Any:
             read = super().ask_many(questions, **given)

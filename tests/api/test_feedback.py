@@ -1,12 +1,12 @@
 """Judgements that are kept as a question set."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rag.data.files.rows import json_records
 from rag.data.questions import read_questions
 from serve import routes
 from serve.errors import ApiError
@@ -49,6 +49,6 @@ def test_writers_take_turns_up_to_a_limit(tmp_path: Path) -> None:
     record = {"question": QUESTION, "answers": ["x" * 100_000]}
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: routes.append_record(path, record, 1 << 24), range(24)))
-    assert [json.loads(line) for line in path.read_text().splitlines()] == [record] * 24
+    assert list(json_records(path)) == [record] * 24
     with pytest.raises(ApiError, match="has reached its limit"):
         routes.append_record(path, record, path.stat().st_size)

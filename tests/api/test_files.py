@@ -11,6 +11,7 @@ import pytest
 import rag
 from tests import document_makers as make
 from tests.api.fakes import application, posted, refused, running
+from tests.support.files import index_files
 
 pytestmark = pytest.mark.anyio
 Made = tuple[Path, Path]
@@ -20,23 +21,21 @@ Made = tuple[Path, Path]
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A folder and its index; `later.txt` and `photo.jpg` are in the one and not in the other."""
     place = tmp_path_factory.mktemp("files")
-    folder = place / "folder"
-    (folder / "sub").mkdir(parents=True)
+    files = {
+        "notes.md": "# Rivers\n\nThe *Danube* rises.\n",
+        "sub/100% plan.html": "<h1>Plan</h1><p>Do it.</p><script>alert(1)</script>",
+        "sheet.xlsx": make.workbook({"S": [["Week", "Room"], [2, 37]]}),
+        "linked.txt": "Soon a link.",
+        "gone.txt": "Soon gone.",
+        "photo.jpg": b"\xff\xd8\xff",
+    }
+    folder, index = index_files(place, files)
     (place / "outside.txt").write_text("A secret.")
-    (folder / "notes.md").write_text("# Rivers\n\nThe *Danube* rises.\n")
-    (folder / "sub" / "100% plan.html").write_text(
-        "<h1>Plan</h1><p>Do it.</p><script>alert(1)</script>"
-    )
-    (folder / "sheet.xlsx").write_bytes(make.workbook({"S": [["Week", "Room"], [2, 37]]}))
-    (folder / "linked.txt").write_text("Soon a link.")
-    (folder / "gone.txt").write_text("Soon gone.")
-    (folder / "photo.jpg").write_bytes(b"\xff\xd8\xff")
-    rag.index(folder, place / "index", retriever="bm25", threads=1)
     (folder / "gone.txt").unlink()
     (folder / "linked.txt").unlink()
     (folder / "linked.txt").symlink_to(place / "outside.txt")
     (folder / "later.txt").write_text("Nobody indexed this.")
-    return folder, place / "index"
+    return folder, index
 
 
 def served(made: Made, **values: Any) -> Any:
@@ -116,8 +115,6 @@ async def test_a_file_that_was_sent_gives_no_way_to_one_of_its_name(made, tmp_pa
 
 
 async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path):
-    folder, index = tmp_path / "folder", tmp_path / "index"
-    folder.mkdir()
     pages = [
         [
             (72, 750, 20, "B", name),
@@ -125,9 +122,8 @@ async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path):
         ]
         for name in ("Preface", "First chapter", "Second chapter")
     ]
-    (folder / "a b.pdf").write_bytes(make.pdf(pages, labels="0<</S/r>>1<</S/D>>"))
-    rag.index(folder, index, retriever="bm25", threads=1)
-    async with served((folder, index)) as client:
+    made = index_files(tmp_path, {"a b.pdf": make.pdf(pages, labels="0<</S/r>>1<</S/D>>")})
+    async with served(made) as client:
         assert (await first(client, "second chapter"))["page"] == "2"
         reply = await client.get("/v1/files/a%20b.pdf?page=2")
         assert (reply.status_code, reply.headers["location"]) == (303, "./a%20b.pdf#page=3")

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-import rag
 from serve.app import create_app
 from serve.shelves import open_pipeline
 from tests.api.fakes import ADMIN, found, running, settings
+from tests.support.files import index_files
 from tests.support.verifying import WordVerifier
 
 pytestmark = pytest.mark.anyio
@@ -130,12 +130,8 @@ PATHS = ("/v1/passages/{}", "/v1/files/{}", "/v1/models/{}", "/v1/documents?afte
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A folder and its index, whose passages have a path, a year and vectors."""
-    place = tmp_path_factory.mktemp("hostile")
-    folder = place / "folder"
-    folder.mkdir()
-    (folder / "faust.md").write_text("# Faust\n\nGoethe wrote Faust in 1808.\n")
-    rag.index(folder, place / "index", threads=1)
-    return folder, place / "index"
+    files = {"faust.md": "# Faust\n\nGoethe wrote Faust in 1808.\n"}
+    return index_files(tmp_path_factory.mktemp("hostile"), files, retriever="hybrid")
 
 
 @pytest.fixture

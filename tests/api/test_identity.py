@@ -152,7 +152,7 @@ def test_a_file_of_keys_names_groups_and_holds_as_it_is_now(tmp_path: Path) -> N
     assert refusal(people, "b") == 503
 
 
-def test_without_keys_everybody_asks_and_may_be_taken_for_others(tmp_path: Path) -> None:
+def test_without_keys_everybody_asks_and_may_be_taken_for_others() -> None:
     assert person_of(People(load_settings()), "").groups == set()
     assert person_of(People(load_settings(as_groups="a,b")), "").groups == {"a", "b"}
     keyed = People(load_settings(api_keys=(hash_api_key("c"),), as_groups=""))

@@ -10,7 +10,6 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
 
-import rag
 from serve.app import create_app
 from serve.shelves import open_pipeline
 from tests.api.fakes import (
@@ -23,6 +22,7 @@ from tests.api.fakes import (
     settings,
     until,
 )
+from tests.support.files import index_files
 
 pytestmark = pytest.mark.anyio
 
@@ -49,12 +49,12 @@ async def test_an_outage_of_the_model_stops_neither_the_start_nor_the_search(
     async def failing(scope: Any, receive: Any, send: Any) -> None:
         await PlainTextResponse("down", status or 500)(scope, receive, send)
 
-    (tmp_path / "a.md").write_text("# Danube\n\nThe Danube rises in the Black Forest.\n")
-    rag.index(tmp_path, tmp_path / "index", retriever="bm25", threads=1)
+    text = "# Danube\n\nThe Danube rises in the Black Forest.\n"
+    _, index = index_files(tmp_path, {"a.md": text})
     with listening(Starlette(routes=[Mount("/", failing)])) as url:
         address = "http://127.0.0.1:9" if status is None else url  # where nobody listens
         reader = f"openai:{address}/v1#model,retries=0"
-        given = settings(index=tmp_path / "index", reader=reader)
+        given = settings(index=index, reader=reader)
         async with running(app=create_app(given, open_pipeline)) as client:
             assert (await client.get("/readyz")).status_code == 200
             question = "Where does the Danube rise?"

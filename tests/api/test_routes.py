@@ -17,9 +17,8 @@ QUESTION = "Where does the Danube rise?"
 ANSWERS = TypeAdapter(AnswerSet)
 
 
-async def test_one_question_has_exactly_the_public_shape():
-    async with running() as client:
-        body = await posted(client, "/v1/ask", question=f"  {QUESTION} ")
+async def test_one_question_has_exactly_the_public_shape(client):
+    body = await posted(client, "/v1/ask", question=f"  {QUESTION} ")
     fields = {"question", "answers", "no_answer_confidence", "index_version", "timings_ms"}
     assert body.keys() == fields | {"certainty"}
     assert (body["question"], body["certainty"]) == (QUESTION, "likely")
@@ -49,10 +48,9 @@ async def test_several_questions_are_answered_in_order():
     assert service.batches[0] == questions
 
 
-async def test_retrieve():
-    async with running() as client:
-        one = await posted(client, "/v1/retrieve", question="the Danube", top_k=2)
-        many = await posted(client, "/v1/retrieve", questions=["the Danube", "Rhine"])
+async def test_retrieve(client):
+    one = await posted(client, "/v1/retrieve", question="the Danube", top_k=2)
+    many = await posted(client, "/v1/retrieve", questions=["the Danube", "Rhine"])
     assert list(one) == ["question", "hits", "index_version", "timings_ms"]
     assert list(one["hits"][0]) == ["passage_id", "title", "text", "score"]
     assert one["hits"][0]["passage_id"] == "danube-1"
@@ -61,35 +59,32 @@ async def test_retrieve():
     assert one["hits"][0]["score"] >= one["hits"][1]["score"]
 
 
-async def test_a_passage_with_its_neighbours():
-    async with running() as client:
-        body = (await client.get("/v1/passages/rhine-1?around=1")).json()
-        refused = await client.get("/v1/passages/rhine-1?around=99")
+async def test_a_passage_with_its_neighbours(client):
+    body = (await client.get("/v1/passages/rhine-1?around=1")).json()
+    refused = await client.get("/v1/passages/rhine-1?around=99")
     ids = [[passage["passage_id"] for passage in body[side]] for side in ("before", "after")]
     assert ids == [["danube-1"], ["emoji-1"]]
     assert refused.status_code == 422
 
 
-async def test_health_and_readiness():
-    async with running() as client:
-        assert (await client.get("/healthz")).json() == {"status": "alive"}
-        ready = await client.get("/readyz")
-        for path in ("/healthz", "/readyz", "/metrics"):
-            asked = await client.head(path)
-            assert (asked.status_code, asked.content) == (200, b"")
+async def test_health_and_readiness(client):
+    assert (await client.get("/healthz")).json() == {"status": "alive"}
+    ready = await client.get("/readyz")
+    for path in ("/healthz", "/readyz", "/metrics"):
+        asked = await client.head(path)
+        assert (asked.status_code, asked.content) == (200, b"")
     assert ready.json() == {"status": "ready", "index_version": "v1", "n_passages": 4}
 
 
-async def test_metrics_tell_requests_stages_batches_and_the_index():
-    async with running() as client:
-        for question in (QUESTION, "Who invented the telephone?"):
-            await client.post("/v1/ask", json={"question": question})
-        await client.get("/v1/passages/nothing")
-        for path in ("/no/such/path", "/?q=a", "/static/app.js", "/v1/files/a/b.pdf"):
-            await client.get(path)
-        await client.post("/v1/ask", content=b" " * 300_000)
-        await client.get("/v1/ask")
-        response = await client.get("/metrics")
+async def test_metrics_tell_requests_stages_batches_and_the_index(client):
+    for question in (QUESTION, "Who invented the telephone?"):
+        await client.post("/v1/ask", json={"question": question})
+    await client.get("/v1/passages/nothing")
+    for path in ("/no/such/path", "/?q=a", "/static/app.js", "/v1/files/a/b.pdf"):
+        await client.get(path)
+    await client.post("/v1/ask", content=b" " * 300_000)
+    await client.get("/v1/ask")
+    response = await client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain")
     text = response.text
     for line in (
@@ -119,22 +114,20 @@ def test_a_hit_that_was_re_ranked_has_its_first_stage():
     assert shown["first_stage"] == {"rank": 2, "score": 0.5}
 
 
-async def test_request_ids_are_kept_if_valid_and_made_if_not():
-    async with running() as client:
-        kept = await client.get("/healthz", headers={"X-Request-ID": "abc-1.2_Z"})
-        made = [
-            (await client.get("/healthz", headers={"X-Request-ID": bad})).headers["x-request-id"]
-            for bad in ("", "a b", "x" * 65, "<script>")
-        ]
+async def test_request_ids_are_kept_if_valid_and_made_if_not(client):
+    kept = await client.get("/healthz", headers={"X-Request-ID": "abc-1.2_Z"})
+    made = [
+        (await client.get("/healthz", headers={"X-Request-ID": bad})).headers["x-request-id"]
+        for bad in ("", "a b", "x" * 65, "<script>")
+    ]
     assert kept.headers["x-request-id"] == "abc-1.2_Z"
     assert all(re.fullmatch("[0-9a-f]{32}", request_id) for request_id in made)
     assert len(set(made)) == len(made)
 
 
-async def test_the_access_log_has_fields_and_no_question(caplog):
+async def test_the_access_log_has_fields_and_no_question(client, caplog):
     caplog.set_level(logging.INFO, logger="serve.access")
-    async with running() as client:
-        await client.post("/v1/ask", json={"question": QUESTION}, headers={"X-Request-ID": "r1"})
+    await client.post("/v1/ask", json={"question": QUESTION}, headers={"X-Request-ID": "r1"})
     record = next(record for record in caplog.records if record.name == "serve.access")
     logged = (record.request_id, record.method, record.route, record.status)
     assert logged == ("r1", "POST", "/v1/ask", 200)

@@ -1,14 +1,12 @@
 """The server as a process: address, signals, failures at start."""
 
-import logging
-import os
 import re
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -18,6 +16,7 @@ from rag.core.errors import ArtifactError, ConfigError, ResourceError
 from serve.app import RUN_PREFIX
 from serve.run import bind, run_folder, run_server
 from tests.api.fakes import empty_index, refused, settings
+from tests.support.processes import wait_until, with_packages
 
 ROOT = Path(__file__).parents[2]
 BEGIN = """
@@ -48,21 +47,13 @@ leave()
 """
 
 
-@pytest.fixture(autouse=True)
-def _logging_as_before():
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
-
-
 @pytest.fixture
 def process(request, tmp_path):
     program = getattr(request, "param", PROGRAM)
     started = subprocess.Popen(
         [sys.executable, "-c", program, str(empty_index(tmp_path / "index"))],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=with_packages(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -80,17 +71,11 @@ def client(process):
         yield client
 
 
-def ready(client: httpx.Client, version: str) -> None:
-    deadline = time.monotonic() + 200
-    while time.monotonic() < deadline:
-        try:
-            response = client.get("/readyz")
-            if response.status_code == 200 and response.json()["index_version"] == version:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.05)
-    raise AssertionError("the server did not become ready")
+def has_version(client: httpx.Client, version: str) -> bool:
+    with suppress(httpx.TransportError):
+        response = client.get("/readyz")
+        return response.status_code == 200 and response.json()["index_version"] == version
+    return False
 
 
 def stop_while_asked(
@@ -110,9 +95,9 @@ def stop_while_asked(
 
 
 def test_hangup_reloads_and_termination_finishes_what_was_accepted(process, client):
-    ready(client, "v1")
+    wait_until(lambda: has_version(client, "v1"))
     process.send_signal(signal.SIGHUP)
-    ready(client, "v2")
+    wait_until(lambda: has_version(client, "v2"))
     thread, answers = stop_while_asked(process, client)
     thread.join(60)
     assert answers[0].status_code == 200
@@ -125,7 +110,7 @@ def test_hangup_reloads_and_termination_finishes_what_was_accepted(process, clie
 
 @pytest.mark.parametrize("process", [STUCK], indirect=True)
 def test_what_outlives_the_drain_is_refused_and_the_process_ends(process, client):
-    ready(client, "v1")
+    wait_until(lambda: has_version(client, "v1"))
     thread, answers = stop_while_asked(process, client)
     thread.join(60)
     assert refused(answers[0]) == (503, "shutting_down")

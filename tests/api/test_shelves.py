@@ -184,9 +184,7 @@ async def test_rights_hold_on_each_of_several_shelves(folder: Path) -> None:
         assert (await refusal(client, "Elbe", "Rhine"))[0] == 503
 
 
-async def test_a_shelf_that_vanishes_while_it_is_searched_finishes(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_shelf_that_vanishes_while_it_is_searched_finishes(folder: Path) -> None:
     app = application(folder)
     async with running(app=app) as client:
         shelf = app.state.engine.shelves["Rhine"]

@@ -14,6 +14,7 @@ from serve.app import create_app
 from serve.settings import ServeSettings
 from serve.shelves import open_pipeline
 from tests.api.fakes import FakeIndex, FakePipeline, running, settings, until
+from tests.support.files import index_files
 
 pytestmark = pytest.mark.anyio
 
@@ -131,16 +132,14 @@ async def test_an_update_is_searched_on_the_cluster_too(monkeypatch, tmp_path: P
 
     monkeypatch.setattr("rag.scale.search.open_sharded", opened)
     monkeypatch.setattr("serve.engine.FOLLOW_S", 0.01)
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    (folder / "danube.md").write_text("The Danube rises in the Black Forest.")
-    rag.index(folder, tmp_path / "index", retriever="dense", index_type="flat", threads=1)
-    given = settings(index=tmp_path / "index", ray="head:6379", reader=None)
+    files = {"danube.md": "The Danube rises in the Black Forest."}
+    folder, place = index_files(tmp_path, files, retriever="dense", index_type="flat")
+    given = settings(index=place, ray="head:6379", reader=None)
     app = create_app(given, open_pipeline)
     async with running(app=app) as client:
         assert clusters[0].n_searches > 0
         (folder / "elbe.md").write_text("The Elbe rises in the Giant Mountains.")
-        rag.update(tmp_path / "index", folder)
+        rag.update(place, folder)
         await until(lambda: len(clusters) == 2 and clusters[0].is_closed)
         found = await client.post("/v1/retrieve", json={"question": "Where does the Elbe rise?"})
         assert found.json()["hits"][0]["passage_id"] == "elbe.md-0"

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,12 @@ def index(tmp_path: Path) -> Path:
     return build(tmp_path / "i", "none")
 
 
+@pytest.fixture
+async def client(index: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async with running(app=application(index)) as started:
+        yield started
+
+
 async def accept(client: httpx.AsyncClient, *documents: dict[str, Any]) -> str:
     body = {"documents": [{"text": "words", **document} for document in documents]}
     reply = await client.post("/v1/documents", json=body)
@@ -48,26 +55,27 @@ async def ended(client: httpx.AsyncClient, address: str) -> dict[str, Any]:
     return dict(reply.json())
 
 
-async def test_changes_that_come_together_make_one_version(index: Path) -> None:
-    async with running(app=application(index)) as client:
-        addresses = [await accept(client, {"id": f"n{n}", "text": f"number{n}"}) for n in range(5)]
-        addresses.append(await accept(client, {"id": "n0", "text": "later"}))
-        mixed = await accept(client, {"id": "good"}, {"id": "long", "text": "x" * 400_000})
-        gone = await accept_deletion(client, "n1")
-        nothing = await accept_deletion(client, "nothing")
-        waited = (await send(client, {"id": "w"})).json()
-        versions = [await ended(client, address) for address in addresses]
-        assert {version["status"] for version in versions} == {"made"}
-        assert {version["index_version"] for version in versions} == {waited["index_version"]}
-        assert versions[0]["documents"] == [{"id": "n0", "passages": 1, "sent": True}]
-        version = await ended(client, mixed)
-        assert [document["id"] for document in version["documents"]] == ["good"]
-        assert [failed["id"] for failed in version["failed"]] == ["long"]
-        assert (await ended(client, gone))["deleted"] == {"n1": True}
-        assert (await ended(client, nothing))["deleted"] == {"nothing": False}
-        unknown = await client.get("/v1/versions/nothing")
-        assert refused(unknown) == (404, "version_not_found")
-        assert (await client.get(mixed, headers={"X-API-Key": ""})).status_code == 401
+async def test_changes_that_come_together_make_one_version(
+    client: httpx.AsyncClient, index: Path
+) -> None:
+    addresses = [await accept(client, {"id": f"n{n}", "text": f"number{n}"}) for n in range(5)]
+    addresses.append(await accept(client, {"id": "n0", "text": "later"}))
+    mixed = await accept(client, {"id": "good"}, {"id": "long", "text": "x" * 400_000})
+    gone = await accept_deletion(client, "n1")
+    nothing = await accept_deletion(client, "nothing")
+    waited = (await send(client, {"id": "w"})).json()
+    versions = [await ended(client, address) for address in addresses]
+    assert {version["status"] for version in versions} == {"made"}
+    assert {version["index_version"] for version in versions} == {waited["index_version"]}
+    assert versions[0]["documents"] == [{"id": "n0", "passages": 1, "sent": True}]
+    version = await ended(client, mixed)
+    assert [document["id"] for document in version["documents"]] == ["good"]
+    assert [failed["id"] for failed in version["failed"]] == ["long"]
+    assert (await ended(client, gone))["deleted"] == {"n1": True}
+    assert (await ended(client, nothing))["deleted"] == {"nothing": False}
+    unknown = await client.get("/v1/versions/nothing")
+    assert refused(unknown) == (404, "version_not_found")
+    assert (await client.get(mixed, headers={"X-API-Key": ""})).status_code == 401
     with Index.open(index, verify="deep") as opened:
         texts = {passage.id: passage.text for passage in opened.passages}
     assert texts.keys() == {"a-0", "b-0", "n0", "n2", "n3", "n4", "good", "w"}
@@ -88,48 +96,52 @@ async def test_what_waits_is_made_after_a_restart(
         assert await found(client, "number") == ["n"]
 
 
-async def test_a_change_that_cannot_be_made_costs_no_other(index: Path) -> None:
-    async with running(app=application(index)) as client:
-        gone = [await accept_deletion(client, id) for id in ("a", "b")]
-        first, last = [await ended(client, address) for address in gone]
-        assert first["status"] == "made"
-        assert (last["status"], last["error"]["code"]) == ("failed", "not_possible")
+async def test_a_change_that_cannot_be_made_costs_no_other(
+    client: httpx.AsyncClient, index: Path
+) -> None:
+    gone = [await accept_deletion(client, id) for id in ("a", "b")]
+    first, last = [await ended(client, address) for address in gone]
+    assert first["status"] == "made"
+    assert (last["status"], last["error"]["code"]) == ("failed", "not_possible")
     assert len(Index.open(index).documents) == 1
 
 
 async def test_a_queue_has_an_end_and_a_full_disk_is_said_at_once(
-    index: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    client: httpx.AsyncClient,
+    index: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    async with running(app=application(index)) as client:
-        monkeypatch.setattr("rag.core.files.fsync_tree", full)
-        began = time.monotonic()
-        reply = await send(client, {"id": "x"})
-        assert time.monotonic() - began < uploads.WAIT_S / 2
-        assert refused(reply) == (507, "disk_full")
-        assert str(index) not in reply.text
-        assert "the disk is full: could not write" in caplog.text
-        monkeypatch.undo()
-        monkeypatch.setattr(uploads, "_MOST_WAITING", 0)
-        reply = await send(client, {"id": "x"})
-        assert refused(reply) == (503, "overloaded")
-        assert reply.headers["retry-after"] == "10"
-        monkeypatch.undo()
-        assert (await send(client, {"id": "x"})).status_code == 200
+    monkeypatch.setattr("rag.core.files.fsync_tree", full)
+    began = time.monotonic()
+    reply = await send(client, {"id": "x"})
+    assert time.monotonic() - began < uploads.WAIT_S / 2
+    assert refused(reply) == (507, "disk_full")
+    assert str(index) not in reply.text
+    assert "the disk is full: could not write" in caplog.text
+    monkeypatch.undo()
+    monkeypatch.setattr(uploads, "_MOST_WAITING", 0)
+    reply = await send(client, {"id": "x"})
+    assert refused(reply) == (503, "overloaded")
+    assert reply.headers["retry-after"] == "10"
+    monkeypatch.undo()
+    assert (await send(client, {"id": "x"})).status_code == 200
     assert not list((index / "uploads").glob("*.json"))
 
 
-async def test_only_those_that_wait_give_up(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_those_that_wait_give_up(
+    client: httpx.AsyncClient, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While another process writes the index, a change waits; a client that waits is told."""
     monkeypatch.setattr("serve.documents.WAIT_S", 0.1)
-    async with running(app=application(index)) as client:
-        with directory_lock(index):
-            address = await accept(client, {"id": "patient"})
-            assert refused(await delete(client, "a")) == (503, "index_busy")
-        assert (await ended(client, address))["status"] == "made"
-        assert Index.open(index).documents.find("a") is not None
+    with directory_lock(index):
+        address = await accept(client, {"id": "patient"})
+        assert refused(await delete(client, "a")) == (503, "index_busy")
+    assert (await ended(client, address))["status"] == "made"
+    assert Index.open(index).documents.find("a") is not None
 
 
 def test_a_change_on_disk_is_the_one_that_was_sent(tmp_path: Path) -> None:
@@ -146,8 +158,7 @@ def test_a_change_on_disk_is_the_one_that_was_sent(tmp_path: Path) -> None:
     assert json.loads(version.model_dump_json(exclude_defaults=True)) == made
 
 
-async def test_many_at_once_are_all_made(index: Path) -> None:
-    async with running(app=application(index)) as client:
-        accepting = [accept(client, {"id": f"n{n}", "text": f"number{n}"}) for n in range(40)]
-        versions = [await ended(client, each) for each in await asyncio.gather(*accepting)]
-        assert len({version["index_version"] for version in versions}) == 1
+async def test_many_at_once_are_all_made(client: httpx.AsyncClient) -> None:
+    accepting = [accept(client, {"id": f"n{n}", "text": f"number{n}"}) for n in range(40)]
+    versions = [await ended(client, each) for each in await asyncio.gather(*accepting)]
+    assert len({version["index_version"] for version in versions}) == 1

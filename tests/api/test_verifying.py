@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.api.fakes import FakePipeline, posted, refused, running
@@ -11,13 +12,12 @@ CLAIM = "The Danube rises in the Black Forest of Germany."
 FALSE = "The Rhine never begins in the Swiss Alps."
 
 
-async def test_claims_texts_and_their_forms() -> None:
-    async with running() as client:
-        verdict = await posted(client, "/v1/verify", claim=CLAIM, top_k=2)
-        several = await posted(client, "/v1/verify", claims=[FALSE, "Is it long?"])
-        text = f"{CLAIM} However, it is long. Is it deep?"
-        sentences = await posted(client, "/v1/verify", text=text)
-        figures = (await client.get("/metrics")).text
+async def test_claims_texts_and_their_forms(client: httpx.AsyncClient) -> None:
+    verdict = await posted(client, "/v1/verify", claim=CLAIM, top_k=2)
+    several = await posted(client, "/v1/verify", claims=[FALSE, "Is it long?"])
+    text = f"{CLAIM} However, it is long. Is it deep?"
+    sentences = await posted(client, "/v1/verify", text=text)
+    figures = (await client.get("/metrics")).text
     assert verdict["label"] == "supported"
     assert verdict["index_version"] == "v1"
     assert {"queue", "retrieve", "judge", "total"} <= set(verdict["timings_ms"])
@@ -48,9 +48,10 @@ async def test_claims_texts_and_their_forms() -> None:
         ({"claim": CLAIM, "filter": {"path": {}}}, "path"),
     ],
 )
-async def test_bad_requests_are_refused(body: dict[str, Any], words: str) -> None:
-    async with running() as client:
-        reply = await client.post("/v1/verify", json=body)
+async def test_bad_requests_are_refused(
+    client: httpx.AsyncClient, body: dict[str, Any], words: str
+) -> None:
+    reply = await client.post("/v1/verify", json=body)
     assert reply.status_code == 422
     assert words in str(reply.json()["error"])
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,22 +13,21 @@ from pathlib import Path
 import httpx
 import pytest
 
-import rag
 from rag.bench.server_process import ServerProcess
 from rag.core.errors import ResourceError
 from serve import workers
 from tests.api.fakes import ADMIN, KEY
+from tests.support.files import index_files
+from tests.support.processes import wait_until
 
 TWO = ["--workers", "2", "--retriever", "bm25"]
 
 
 @pytest.fixture
 def index(tmp_path: Path) -> Path:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    (folder / "rivers.md").write_text("# Danube\n\nThe Danube rises in the Black Forest.\n")
-    rag.index(folder, tmp_path / "index", retriever="bm25", threads=1)
-    return tmp_path / "index"
+    text = "# Danube\n\nThe Danube rises in the Black Forest.\n"
+    _, index = index_files(tmp_path, {"rivers.md": text})
+    return index
 
 
 def children(server: ServerProcess) -> list[int]:
@@ -44,13 +42,6 @@ def ask_each(address: str, path: str, question: str) -> list[httpx.Response]:
     return [httpx.post(address + path, json=body, headers=KEY, timeout=60) for _ in range(24)]
 
 
-def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
-
-
 def test_workers_serve_change_and_die_together(index: Path) -> None:
     with ServerProcess(index, arguments=TWO, settings={"api_keys": ADMIN[0]}) as server:
         address = f"http://{server.host}:{server.port}"
@@ -59,12 +50,12 @@ def test_workers_serve_change_and_die_together(index: Path) -> None:
             text = httpx.get(f"{address}/metrics").text
             return float(re.search(r"^rag_index_loads_total (.*)$", text, re.M)[1])  # type: ignore[index]
 
-        until(lambda: loads() == 2)
+        wait_until(lambda: loads() == 2)
         sent = {"documents": [{"id": "elbe", "text": "The Elbe rises in the Giant Mountains."}]}
         changing = f"{address}/v1/documents?wait=true"
         changed = httpx.post(changing, json=sent, headers=KEY, timeout=60)
         version = changed.json()["index_version"]
-        until(lambda: loads() == 4)
+        wait_until(lambda: loads() == 4)
         hits = ask_each(address, "/v1/retrieve", "Where does the Elbe rise?")
         assert {reply.json()["index_version"] for reply in hits} == {version}
         assert {reply.json()["hits"][0]["passage_id"] for reply in hits} == {"elbe-0"}
@@ -72,7 +63,7 @@ def test_workers_serve_change_and_die_together(index: Path) -> None:
         before = children(server)
         assert len(before) == 2
         os.kill(before[0], signal.SIGKILL)
-        until(lambda: before[0] not in (now := children(server)) and len(now) == 2)
+        wait_until(lambda: before[0] not in (now := children(server)) and len(now) == 2)
         answers = ask_each(address, "/v1/ask", "Where does the Danube rise?")
         # the new one accepts none before it is ready
         assert {reply.status_code for reply in answers} == {200}
@@ -81,7 +72,7 @@ def test_workers_serve_change_and_die_together(index: Path) -> None:
         os.kill(
             server.process.pid, signal.SIGHUP
         )  # each is replaced by one that has opened the index anew
-        until(lambda: not set(before) & set(children(server)) and len(children(server)) == 2)
+        wait_until(lambda: not set(before) & set(children(server)) and len(children(server)) == 2)
         assert {reply.status_code for reply in ask_each(address, "/v1/ask", "Who?")} == {200}
         left = children(server)
     for pid in left:
@@ -97,7 +88,6 @@ def command_of(index: Path) -> list[str]:
 def test_a_stop_leaves_a_log_of_json_lines_alone(index: Path) -> None:
     pipe = subprocess.PIPE
     server = subprocess.Popen(command_of(index), stdout=pipe, stderr=pipe, text=True)
-    assert server.stdout is not None
     address = server.stdout.readline().split()[-1]
 
     def is_ready() -> bool:
@@ -105,7 +95,7 @@ def test_a_stop_leaves_a_log_of_json_lines_alone(index: Path) -> None:
             return httpx.get(f"{address}/readyz").status_code == 200
         return False
 
-    until(is_ready)
+    wait_until(is_ready)
     server.send_signal(signal.SIGTERM)
     _, log = server.communicate(timeout=60)
     assert server.returncode == 0
@@ -116,7 +106,7 @@ def test_workers_end_when_the_first_process_is_killed(index: Path) -> None:
     with ServerProcess(index, arguments=TWO) as server:
         processes = children(server)
         os.kill(server.process.pid, signal.SIGKILL)
-        until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in processes))
+        wait_until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in processes))
 
 
 def test_a_worker_that_cannot_open_its_models_ends_the_server(index: Path) -> None:

@@ -234,7 +234,7 @@ def test_the_page_speaks_the_language_of_the_browser(page):
         page.speak("en-US")
 
 
-def test_errors_are_shown_with_a_way_out(page, driver, page_at):
+def test_errors_are_shown_with_a_way_out(page_at):
     broken = FakePipeline(poison=["bad"])
     with serving(broken) as address:
         own = page_at(address).open()

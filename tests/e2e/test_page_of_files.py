@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-import rag
 from rag.core.types import Location
 from rag.pipeline import Pipeline
 from serve.app import create_app
 from tests.api.fakes import ADMIN, FOLDERS, FakePipeline, listening, serving, settings
+from tests.support.files import index_files
 
 QUESTION = "Where does the Danube rise?"
 
@@ -57,14 +57,11 @@ def opened(given):
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     """A folder of files, and its index."""
-    place = tmp_path_factory.mktemp("corpus")
-    guide = place / "folder" / "my guide"
-    guide.mkdir(parents=True)
-    (guide / "rivers.md").write_text("# Rivers\n\nThe *Danube* rises in the Black Forest.\n")
-    (guide / "towns.html").write_text("<title>Towns</title><h1>Towns</h1><p>Ulm lies on it.</p>")
-    return place / "folder", rag.index(
-        place / "folder", place / "index", retriever="bm25", threads=1
-    )
+    files = {
+        "my guide/rivers.md": "# Rivers\n\nThe *Danube* rises in the Black Forest.\n",
+        "my guide/towns.html": "<title>Towns</title><h1>Towns</h1><p>Ulm lies on it.</p>",
+    }
+    return index_files(tmp_path_factory.mktemp("corpus"), files)
 
 
 def assert_opened(page, text):

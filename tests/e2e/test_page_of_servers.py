@@ -6,17 +6,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-import rag
 from rag.data.questions import read_questions
 from serve.app import create_app
 from serve.settings import hash_api_key
 from tests.api.fakes import ADMIN, FOLDERS, listening, serving, settings
 from tests.e2e.test_page_of_files import opened
+from tests.support.files import index_files
 
 QUESTION = "Where does the Danube rise?"
 
 
-def test_a_server_with_keys_asks_for_one(page, page_at):
+def test_a_server_with_keys_asks_for_one(page_at):
     with serving(api_keys=(hash_api_key("sésame-ключ"),)) as address:
         own = page_at(address).open()
         own.until(lambda: own.is_visible("#key"))
@@ -116,12 +116,12 @@ def try_it_out(page, operation: str, path: str) -> None:
 
 
 def test_shelves_are_chosen_and_named(page_at, tmp_path):
+    shelves = []
     for name in ("Danube", "Rhine"):
-        folder = tmp_path / "folder" / name
-        folder.mkdir(parents=True)
-        (folder / "river.md").write_text(f"# River\n\nThe {name} rises in the {name} hills.\n")
-        rag.index(folder, tmp_path / "shelves" / name, retriever="bm25", threads=1)
-    app = create_app(settings(shelves=tmp_path / "shelves"), opened)
+        text = f"# River\n\nThe {name} rises in the {name} hills.\n"
+        _, index = index_files(tmp_path / name, {"river.md": text})
+        shelves.append(f"{name}={index}")
+    app = create_app(settings(shelf=tuple(shelves)), opened)
     with listening(app) as address:
         page = page_at(address).open()
         page.until(lambda: page.is_visible("#shelf-row"))

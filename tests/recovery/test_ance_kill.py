@@ -1,6 +1,5 @@
 """ANCE killed in a refresh and in training takes the same steps, with the same bytes at the end."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
 from rag.training import fit, refresh
 from rag.training.checkpoints import complete_checkpoints
+from rag.training.run_log import read_metrics
 from retrievers.training.config import AnceTrainConfig
 from tests.unit.indexers.conftest import WordEncoder
 from tests.worlds import killed_at
@@ -57,8 +57,8 @@ def material(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[
 
 
 def losses(out: Path) -> list[tuple[Any, ...]]:
-    lines = (out / "metrics.jsonl").read_text().splitlines()
-    return [(r["step"], r["loss"], r["index_age_steps"]) for r in map(json.loads, lines)]
+    records = read_metrics(out / "metrics.jsonl")
+    return [(r["step"], r["loss"], r["index_age_steps"]) for r in records]
 
 
 def test_killed_twice_it_takes_the_same_steps(tmp_path: Path, material: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ def test_a_process_beside_the_training_mines_the_same(
     )
     turn.train_model()
     beside.train_model()
-    records = [json.loads(line) for line in (beside.out / "metrics.jsonl").read_text().splitlines()]
+    records = read_metrics(beside.out / "metrics.jsonl")
     assert all("mined/negatives_per_question" in record for record in records)
     mined = "refresh/step-00000000/result/negatives.npy"
     assert (beside.out / mined).read_bytes() == (turn.out / mined).read_bytes()

@@ -3,8 +3,6 @@ bytes.
 """
 
 import errno
-import hashlib
-import os
 import random
 import subprocess
 import sys
@@ -13,56 +11,38 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from indexers.index import Index
 from indexers.index_writer import write_index
-from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from rag.core import arrays
 from rag.core.arrays import Float32
 from rag.core.errors import IncompleteArtifactError, ResourceError
 from rag.core.types import Passage
+from tests.support.hashing import HashEncoder, content
+from tests.support.processes import with_packages
 
 SHARD_ROWS, PASSAGES = 50, 700
 SETTINGS = BuildSettings(index_type="ivf", shard_rows=SHARD_ROWS, probes=16, threads=1)
 
 
-class HashEncoder:
-    """Deterministic, and leaves a line for every shard it encodes."""
+class TracedEncoder(HashEncoder):
+    """Leaves a line for every shard it encodes."""
 
-    dim = 16
-    identity = EncoderIdentity("hash", "c0ffee", dim=16)
-
-    def __init__(self, trace: Path, pause_s: float = 0.0) -> None:
-        self.trace, self.pause_s = trace, pause_s
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         if len(texts) == SHARD_ROWS:
             with open(self.trace, "a") as file:
                 file.write(f"{texts[0]}\n")
-        time.sleep(self.pause_s)
-        digests = [
-            hashlib.sha512(f"{a}{b}".encode()).digest() for a, b in zip(titles, texts, strict=True)
-        ]
-        return (
-            np.frombuffer(b"".join(digests), np.uint32).reshape(-1, 16).astype(np.float32) / 2**31
-            - 1
-        )
+        return super().encode_passages(titles, texts)
 
 
 def corpus() -> Iterator[Passage]:
     for number in range(PASSAGES):
         yield Passage(f"p{number}", f"title {number % 9}", f"text of passage {number}")
-
-
-def content(place: Path) -> dict[str, str]:
-    return {
-        path.relative_to(place).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(place.rglob("*"))
-        if path.is_file() and path.name != ".lock"
-    }
 
 
 def start(place: Path, trace: Path) -> subprocess.Popen[bytes]:
@@ -71,22 +51,16 @@ def start(place: Path, trace: Path) -> subprocess.Popen[bytes]:
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
-from test_index_kill import HashEncoder, SETTINGS, write_index, corpus
+from test_index_kill import TracedEncoder, SETTINGS, write_index, corpus
 print("ready", flush=True)
-write_index({str(place)!r}, corpus(), encoder=HashEncoder(Path({str(trace)!r}), 0.01), settings=SETTINGS)
+write_index({str(place)!r}, corpus(), encoder=TracedEncoder(Path({str(trace)!r})), settings=SETTINGS)
 """
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-    }
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=environment,
+        env={**with_packages(), "OMP_NUM_THREADS": "1"},
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     return process
 
@@ -113,7 +87,7 @@ def test_kill_anywhere_then_rerun_gives_the_same_bytes(
     if not (place / "manifest.json").exists():
         with pytest.raises(IncompleteArtifactError):
             Index.open(place)
-    write_index(place, corpus(), encoder=HashEncoder(trace), settings=SETTINGS)
+    write_index(place, corpus(), encoder=TracedEncoder(trace), settings=SETTINGS)
     assert content(place) == expected
     encoded = trace.read_text().splitlines()
     assert len(set(encoded)) == PASSAGES // SHARD_ROWS
@@ -142,7 +116,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_that_looks_complete(
             yield temporary
 
     monkeypatch.setattr(arrays, "atomic_path", full)
-    encoder = HashEncoder(tmp_path / "trace")
+    encoder = TracedEncoder(tmp_path / "trace")
     with pytest.raises(ResourceError, match="disk is full"):
         write_index(tmp_path / "i", corpus(), encoder=encoder, settings=SETTINGS)
     assert not list((tmp_path / "i").rglob("*.partial-*"))

@@ -13,6 +13,7 @@ from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.errors import MismatchedArtifactError
 from rag.core.types import Passage
+from rag.data.files.rows import write_json_lines
 from retrievers.negatives import blocks
 from retrievers.negatives import mine as module
 from tests.worlds import killed_at
@@ -44,7 +45,7 @@ def test_killed_runs_end_in_equal_bytes(tmp_path: Path, owner: Any, name: str) -
         }
         for n in range(60)
     ]
-    questions.write_text("\n".join(map(json.dumps, rows)))
+    write_json_lines(questions, rows)
     _mine(index, questions, tmp_path / "whole.json")
 
     out, work = tmp_path / "out.json", tmp_path / "out.json.mining"

@@ -4,8 +4,6 @@ python tests/recovery/update_killer.py --updates 200 --kills 20
 """
 
 import argparse
-import hashlib
-import os
 import random
 import select
 import subprocess
@@ -21,32 +19,15 @@ import numpy as np
 from indexers.documents import Put
 from indexers.index import Index
 from indexers.index_writer import update_index, write_index
-from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
-from rag.core.arrays import Float32
 from rag.data.records import CorpusOptions, Document
 from rag.data.split import split_documents
 from rag.updates import record_digest
+from tests.support.hashing import HashEncoder
+from tests.support.processes import with_packages
 
 WORDS = "river mountain vienna danube tulip graph vector index lake forest city bridge".split()  # noqa: SIM905
 _START, _IDS = 60, 90
-
-
-class HashEncoder:
-    """Deterministic, and slow enough that a kill can fall between two of its calls."""
-
-    dim = 16
-    identity = EncoderIdentity("hash", "c0ffee", dim=16)
-
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
-        time.sleep(0.01)
-        digests = [
-            hashlib.sha512(f"{a}{b}".encode()).digest() for a, b in zip(titles, texts, strict=True)
-        ]
-        return (
-            np.frombuffer(b"".join(digests), np.uint32).reshape(-1, 16).astype(np.float32) / 2**31
-            - 1
-        )
 
 
 def settings(retriever: str) -> BuildSettings:
@@ -169,14 +150,12 @@ def _run(
     worked on.
     """
     command = [sys.executable, __file__, "--work", str(place), "--first", str(first)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     process = subprocess.Popen(
         [*command, "--updates", str(updates), "--seed", str(seed)],
         stdout=subprocess.PIPE,
-        env=environment,
+        env=with_packages(),
         text=True,
     )
-    assert process.stdout is not None
     took_s, began = 0.2, time.monotonic()
     for line in process.stdout:
         working = int(line)

@@ -1,11 +1,23 @@
-"""Readers called with plain lists, and a base of readers that answer by a function."""
+"""Readers called with plain lists, and a reader that answers by a function."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rag.core.types import AnswerSet, Passage
 from readers.extractive.reader import ExtractiveReader
 from readers.protocols import Reader, ReadRequest
+
+
+class MadeReader(Reader):
+    """Answers each question by a function."""
+
+    name = "made"
+
+    def __init__(self, answer: Callable[[ReadRequest], AnswerSet]) -> None:
+        self._answer = answer
+
+    def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
+        return [self._answer(request) for request in requests]
 
 
 def requests_of(

@@ -17,7 +17,7 @@ from indexers.passages import PassageStore
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.data.languages import ANALYZERS, detect_language
-from tests.commands import run_command
+from tests.commands import run_successfully
 
 # language: a passage, and a question that has other forms of its words.
 FORMS = {
@@ -121,8 +121,6 @@ def test_the_detector_finds_the_language_of_a_corpus(corpus: Path, tmp_path: Pat
     text = "Die Donau entspringt im Schwarzwald und fließt durch viele Länder ins Schwarze Meer. "
     corpus.write_text(json.dumps({"id": "1", "text": text * 5}))
     place = tmp_path / "index"
-    ran = run_command(
-        ["index", str(corpus), "--retriever", "bm25", "--language", "auto", "--out", str(place)]
-    )
-    assert "language: de" in ran.output
+    build = ("index", corpus, "--retriever", "bm25", "--language", "auto", "--out", place)
+    assert "language: de" in run_successfully(*build)
     assert Manifest.read(place).language == "de"

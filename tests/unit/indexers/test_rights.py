@@ -241,12 +241,12 @@ def test_the_command_shows_and_changes_rights(tmp_path: Path) -> None:
     corpus, index = tmp_path / "corpus", tmp_path / "index"
     folder_of_files(corpus)
     rag.index(corpus, index, retriever="bm25")
-    words = ["rights", str(index)]
-    assert "hr/pay.md: hr\n" in run_command(words).output
-    changed = run_command([*words, "hr/", "open.md", "--groups", "x,y", "--json"]).output
+    words = ("rights", index)
+    assert "hr/pay.md: hr\n" in run_command(*words).output
+    changed = run_command(*words, "hr/", "open.md", "--groups", "x,y", "--json").output
     names = ("open.md", "hr/board/plan.md", "hr/own.md", "hr/pay.md")
     assert json.loads(changed) == {name: ["x", "y"] for name in names}
-    assert run_command([*words, "open.md", "--everybody"]).output == "open.md: everybody\n"
+    assert run_command(*words, "open.md", "--everybody").output == "open.md: everybody\n"
     refused = [
         (["--groups", "x"], "give documents"),
         (["open.md", "--groups", "*"], "cannot be called"),
@@ -255,8 +255,8 @@ def test_the_command_shows_and_changes_rights(tmp_path: Path) -> None:
         (["nothing/", "--everybody"], "no document 'nothing/'"),
     ]
     for more, expected in refused:
-        ran = run_command([*words, *more])
+        ran = run_command(*words, *more)
         assert (ran.exit_code, expected in ran.output) == (2, True), ran.output
-    asked = ["ask", "word?", "--index", str(index), "--json", "--as"]
-    assert "own.md" not in run_command([*asked, ""]).output
-    assert "own.md" in run_command([*asked, "y"]).output
+    asked = ("ask", "word?", "--index", index, "--json", "--as")
+    assert "own.md" not in run_command(*asked, "").output
+    assert "own.md" in run_command(*asked, "y").output

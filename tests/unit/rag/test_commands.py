@@ -1,8 +1,5 @@
 """The commands as functions do what the commands do."""
 
-import json
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,8 @@ from indexers.index import Index
 from indexers.lucene import build_bm25
 from rag.core.errors import ConfigError, DataError
 from rag.data.corpus import ReadReport
-from tests.commands import exit_code
+from rag.data.files.rows import write_json_lines
+from tests.commands import exit_code, run_command, run_successfully
 
 DOCUMENTS = [
     {
@@ -36,8 +34,8 @@ QUESTION = {
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    Path("corpus.jsonl").write_text("\n".join(map(json.dumps, DOCUMENTS)))
-    Path("questions.jsonl").write_text(json.dumps(QUESTION))
+    write_json_lines(Path("corpus.jsonl"), DOCUMENTS)
+    write_json_lines(Path("questions.jsonl"), [QUESTION])
     return tmp_path
 
 
@@ -46,27 +44,27 @@ def _passages(place: str) -> Any:
         return index.manifest.stage("passages").output
 
 
-def test_index_mine_and_retrieve_write_what_the_commands_write(folder: Path) -> None:
+@pytest.mark.usefixtures("folder")
+def test_index_mine_and_retrieve_write_what_the_commands_write() -> None:
     report = ReadReport()
     assert rag.index("corpus.jsonl", "one", retriever="bm25", report=report) == Path("one")
     assert (report.total, report.bad) == (3, 0)
-    assert exit_code("index", "corpus.jsonl", "--out", "two", "--retriever", "bm25") == 0
+    run_successfully("index", "corpus.jsonl", "--out", "two", "--retriever", "bm25")
     assert _passages("one") == _passages("two")
     rag.index("corpus.jsonl", "two", retriever="bm25")  # the same build: else it would be refused
     rag.mine("one", "questions.jsonl", "one.json", per_question=1, weak_positives=False)
     arguments = ("--questions", "questions.jsonl", "--per-question", 1, "--no-weak-positives")
-    assert exit_code("mine", "--index", "one", *arguments, "--out", "two.json") == 0
+    run_successfully("mine", "--index", "one", *arguments, "--out", "two.json")
     assert Path("one.json").read_bytes() == Path("two.json").read_bytes()
     assert rag.retrieve("one", "questions.jsonl", "one.run", top_k=2) == 1
     more = ("--questions", "questions.jsonl", "--top-k", 2)
-    assert exit_code("retrieve", "--index", "one", *more, "--out", "two.run") == 0
+    run_successfully("retrieve", "--index", "one", *more, "--out", "two.run")
     assert Path("one.run").read_text() == Path("two.run").read_text()
     assert Path("one.run").read_text().startswith("q")
 
 
-def test_what_an_encoder_is_told_stands_in_the_index(
-    folder: Path, tiny_bert: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("folder")
+def test_what_an_encoder_is_told_stands_in_the_index(tiny_bert: Path) -> None:
     """Asking needs none of it, and another setting is another encoder."""
     told: dict[str, Any] = {
         "pooling": "lasttoken",
@@ -80,21 +78,21 @@ def test_what_an_encoder_is_told_stands_in_the_index(
     named = [f"--{name.replace('_', '-')}={value}" for name, value in told.items()]
     named[1] = "--normalize"
     command = ("index", "corpus.jsonl", "--retriever", "dense", "--encoder", tiny_bert, *named)
-    assert exit_code(*command, "--out", "two") == 0
+    run_successfully(*command, "--out", "two")
     for built in ("one", "two"):
         with Index.open(built) as index:
             identity = index.encoder_identity
-            assert identity is not None
             assert {name: getattr(identity, name) for name in told} == told
             assert identity.similarity == "cosine"
-    capfd.readouterr()
-    assert exit_code("retrieve", "--index", place, "-q", "questions.jsonl", "--out", "a.run") == 0
-    assert "does not state" not in capfd.readouterr().err
+    retrieve = ("retrieve", "--index", place, "-q", "questions.jsonl", "--out", "a.run")
+    assert "does not state" not in run_successfully(*retrieve)
     other = ["--no-normalize" if word == "--normalize" else word for word in command]
-    assert exit_code(*other, "--out", "one") == 4
-    assert "normalize" in capfd.readouterr().err
-    assert exit_code("index", "corpus.jsonl", "--update", "one", "--query-prefix", "q: ") == 2
-    assert exit_code("index", "corpus.jsonl", "--update", "one") == 0
+    refused = run_command(*other, "--out", "one")
+    assert refused.exit_code == 4
+    assert "normalize" in refused.err
+    update = ("index", "corpus.jsonl", "--update", "one")
+    assert exit_code(*update, "--query-prefix", "q: ") == 2
+    run_successfully(*update)
     with pytest.raises(ConfigError, match="pooling cannot be given for an encoder that is an obj"):
         rag.index("corpus.jsonl", "three", encoder=object(), pooling="cls")
 
@@ -115,12 +113,6 @@ def test_settings_of_jobs_are_checked_before_work(folder: Path) -> None:
     with pytest.raises(DataError, match="one: no such file"):
         rag.train_rounds("distill", "one", "questions.jsonl", "rounds")
     assert not (folder / "new").exists()
-
-
-def test_importing_the_package_costs_nothing() -> None:
-    code = "import sys, rag; dir(rag); print([m for m in ('numpy', 'torch', 'pydantic') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_a_build_that_goes_on_names_again_what_was_left_out(

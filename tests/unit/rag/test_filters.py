@@ -2,7 +2,6 @@
 taken.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from indexers.protocols import Selection
 from indexers.settings import BuildSettings
 from rag.core.types import Hit, Location, Passage, Question
 from rag.data.corpus import read_documents
+from rag.data.files.rows import write_json_lines
 from rag.data.filters import FilterError, parse_filter, parse_options
 from rag.data.records import CorpusOptions
 from rag.data.split import split_documents
@@ -119,8 +119,6 @@ def test_a_filter_selects_what_its_conditions_say(index: Index) -> None:
 def test_filtered_lists_are_those_of_an_exhaustive_search(
     index: Index, given: dict[str, Any]
 ) -> None:
-    assert index.dense is not None
-    assert index.lucene is not None
     chosen = index.select(parse_filter(given) or ())
     dense = DenseRetriever(index.dense, index.passages, WordEncoder())
     bm25 = SparseRetriever(index.lucene, index.passages)
@@ -167,7 +165,6 @@ def test_rows_that_lie_apart_are_named_to_lucene(
 def test_answers_come_from_selected_passages_alone(
     index: Index, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert index.dense is not None
     pipeline = Pipeline(index, DenseRetriever(index.dense, index.passages, WordEncoder()), None)
     result = pipeline.retrieve_many(QUESTIONS, 7, filter={"year": 2004, "path": "notes/*"})
     assert {dict(p.metadata)["year"] for hits in result for _, p in hits} == {2004}
@@ -212,7 +209,7 @@ def test_records_keep_the_metadata_that_is_named(tmp_path: Path) -> None:
         {"id": "b", "text": "four five six", "metadata": {"year": 2001}},
     ]
     path = tmp_path / "corpus.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json_lines(path, rows)
     options = CorpusOptions(metadata=["year", "lang"])
     passages = list(split_documents(read_documents(path, options=options), CorpusOptions(words=2)))
     assert [p.metadata for p in passages] == [(("year", 1999), ("lang", ("de", "fr")))] * 2 + [

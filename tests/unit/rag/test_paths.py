@@ -7,8 +7,8 @@ import pytest
 from rag.cli.show import format_answer_set
 from rag.core.types import Answer, AnswerSet, Passage
 from rag.pipeline import Pipeline
-from readers.protocols import Reader
-from tests.commands import exit_code
+from tests.commands import exit_code, run_successfully
+from tests.support.reading import MadeReader
 
 PASSAGES = [
     Passage("danube", "Danube", "The Danube is long. It rises in the Black Forest of Germany."),
@@ -18,18 +18,13 @@ PASSAGES = [
 ASKED = "What is the capital of the country where the Danube rises?"
 
 
-class Berlin(Reader):
-    """Reads "Berlin" wherever it stands."""
-
-    def read(self, requests, n_best=5):
-        results = []
-        for request in requests:
-            texts = [passage.text for passage in request.passages]
-            number = next(n for n, text in enumerate(texts) if "Berlin" in text)
-            start = texts[number].index("Berlin")
-            answer = Answer("Berlin", 1.0, 0.9, request.evidence(number, (start, start + 6)))
-            results.append(AnswerSet(request.question, (answer,), 0.1))
-        return results
+def read_berlin(request):
+    """The answer "Berlin", wherever it stands."""
+    texts = [passage.text for passage in request.passages]
+    number = next(n for n, text in enumerate(texts) if "Berlin" in text)
+    start = texts[number].index("Berlin")
+    answer = Answer("Berlin", 1.0, 0.9, request.evidence(number, (start, start + 6)))
+    return AnswerSet(request.question, (answer,), 0.1)
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +35,7 @@ def index(tmp_path_factory):
 
 
 def test_an_answer_shows_how_it_follows(index):
-    pipeline = Pipeline.open(index, retriever="multihop:beam=3", reader=False)
-    pipeline.reader = Berlin()
+    pipeline = Pipeline.open(index, retriever="multihop:beam=3", reader=MadeReader(read_berlin))
     told = pipeline.ask(ASKED)
     answer = told.answers[0]
     assert [step.passage_id for step in answer.path] == ["danube", "germany"]
@@ -61,8 +55,8 @@ def test_an_answer_shows_how_it_follows(index):
 def test_retrieve_writes_paths(index, tmp_path):
     questions, out = tmp_path / "q.jsonl", tmp_path / "paths.jsonl"
     questions.write_text(json.dumps({"id": "q1", "question": ASKED}) + "\n")
-    call = ["retrieve", "-i", str(index), "-q", str(questions), "-o", str(out), "--top-k", "2"]
-    assert exit_code(*call, "--retriever", "multihop:beam=3") == 0
+    call = ("retrieve", "-i", index, "-q", questions, "-o", out, "--top-k", 2)
+    run_successfully(*call, "--retriever", "multihop:beam=3")
     record = json.loads(out.read_text())
     assert [step["title"] for step in record["candidate_chains"][0]] == ["Danube", "Germany"]
     assert (record["_id"], len(record["candidate_chains"])) == ("q1", 2)

@@ -1,8 +1,6 @@
 """Every recipe can be reached by name, from Python as from the command line."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import rag
 from rag.config import preset_names
 from rag.core.errors import ConfigError, DataError
 from rag.recipes import RECIPES, read_config, recipe_class
+from tests.support.processes import run_python
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
@@ -31,6 +30,19 @@ def test_a_wrong_name_and_a_test_set_are_refused_before_anything_is_written(tmp_
     with pytest.raises(ConfigError, match="test"):
         rag.train("dpr", tmp_path / "run", train_files=[examples], validation_file=judged)
     assert not (tmp_path / "run").exists()
+
+
+REFUSED = """
+import contextlib, io, json, sys
+from rag.cli.main import main
+for arguments, message in json.load(sys.stdin):
+    shown = io.StringIO()
+    with contextlib.redirect_stderr(shown):
+        try: main(arguments)
+        except SystemExit as ended: assert ended.code in (2, 3, 4), shown.getvalue()
+        else: raise AssertionError(arguments)
+    assert message in shown.getvalue(), (arguments, shown.getvalue())
+"""
 
 
 def test_wrong_settings_of_every_recipe_are_refused(tmp_path: Path) -> None:
@@ -66,25 +78,7 @@ def test_wrong_settings_of_every_recipe_are_refused(tmp_path: Path) -> None:
         cases += [
             [["train", recipe, *rest, "--out", "run"], message] for rest, message in wrong.items()
         ]
-    code = (
-        "import contextlib, io, json, sys, time\n"
-        "from rag.cli.main import main\n"
-        "for arguments, message in json.load(sys.stdin):\n"
-        "    shown, began = io.StringIO(), time.monotonic()\n"
-        "    with contextlib.redirect_stderr(shown):\n"
-        "        try: main(arguments)\n"
-        "        except SystemExit as ended: assert ended.code in (2, 3, 4), shown.getvalue()\n"
-        "        else: raise AssertionError(arguments)\n"
-        "    assert message in shown.getvalue(), (arguments, shown.getvalue())\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
+    run_python(REFUSED, input=json.dumps(cases), cwd=tmp_path)
     assert not (tmp_path / "run").exists()
 
 

@@ -1,5 +1,6 @@
 """`rag adapt` on a tiny corpus: from the index to an encoder, killed, resumed, refused."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.types import Passage, Query
 from rag.data.examples import read_examples
 from retrievers.encoders.bi_encoder import BiEncoder
-from tests.commands import exit_code
+from tests.commands import run_successfully
 from tests.tiny_reader import WORDS, tiny_encoder
 from tests.worlds import killed_at
 
@@ -43,12 +44,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_corpus_teaches_the_encoder_of_its_index(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_corpus_teaches_the_encoder_of_its_index(world: Path, tmp_path: Path) -> None:
     settings = [part for name, value in TRAINING.items() for part in ("--set", f"{name}={value}")]
-    assert exit_code("adapt", "--index", world / "index", "--out", tmp_path, *settings) == 0
-    assert f"rag index … --encoder {tmp_path / 'encoder'}" in capsys.readouterr().out
+    printed = run_successfully("adapt", "--index", world / "index", "--out", tmp_path, *settings)
+    assert f"rag index … --encoder {tmp_path / 'encoder'}" in printed
     examples = list(read_examples(tmp_path / "questions.json"))
     assert len(examples) == 70
     for example in examples:
@@ -65,19 +64,16 @@ def test_a_corpus_teaches_the_encoder_of_its_index(
 
 
 def test_killed_runs_end_in_the_same_questions(world: Path, tmp_path: Path) -> None:
-    whole, out = tmp_path / "whole", tmp_path / "out"
+    whole = tmp_path / "whole"
+    out = tmp_path / "out"
     adapt(world / "index", whole, training=TRAINING)
-    killed_at(module, "write_examples", 0, _adapt, world / "index", out)
+    killed_at(module, "write_examples", 0, partial(adapt, world / "index", out, training=TRAINING))
     assert not (out / "questions.json").exists()
     adapt(world / "index", out, training=TRAINING)
     for file in ("questions.json", "encoder/model.safetensors"):
         assert (out / file).read_bytes() == (whole / file).read_bytes()
     with pytest.raises(MismatchedArtifactError, match="seed"):
         adapt(world / "index", out, training=TRAINING, seed=14)
-
-
-def _adapt(index: Path, out: Path) -> None:
-    adapt(index, out, training=TRAINING)
 
 
 def test_what_cannot_work_is_refused(world: Path, tmp_path: Path) -> None:

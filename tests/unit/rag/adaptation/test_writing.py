@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,10 @@ from rag.adaptation.drafts import (
 from rag.adaptation.writing import Answers, write_questions
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, ReaderError
 from rag.core.types import Passage
+from rag.data.files.rows import json_records
 from rag.data.questions import read_questions
 from tests.chat_server import Server, chat
-from tests.commands import exit_code
+from tests.commands import run_successfully
 from tests.worlds import killed_at
 
 NAMES = ("otter", "heron", "badger", "lynx", "marten", "beaver")
@@ -54,13 +54,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         settings = BuildSettings(retriever="bm25")
         write_index(folder / name, passages_of(animals), settings=settings)
     return folder
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
 
 
 def ask_of(body: dict[str, Any]) -> str:
@@ -96,18 +89,17 @@ def run(world: Path, server: Server, out: Path, **settings: Any) -> dict[str, in
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return list(json_records(path))
 
 
 def test_questions_are_kept_with_passage_kind_and_writer_and_can_be_evaluated(
-    world: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: Path, server: Server, tmp_path: Path
 ) -> None:
     server.replies = [good]
     out = tmp_path / "q.jsonl"
     source = f"{server.source},retries=0"
     options = ("--index", world / "index", "--writer", source, "--reader", source, "--out", out)
-    assert exit_code("questions", *options, "--count", 3) == 0
-    assert "3 questions kept" in capsys.readouterr().out
+    assert "3 questions kept" in run_successfully("questions", *options, "--count", 3)
     asked = [body for body in server.requests if not is_second_look(body)]
     assert all(body["response_format"]["type"] == "json_schema" for body in asked)
     questions = list(read_questions(out))
@@ -117,7 +109,7 @@ def test_questions_are_kept_with_passage_kind_and_writer_and_can_be_evaluated(
         assert row["writer"].startswith("tiny at http://127.0.0.1")
         assert len(question.gold_passage_ids) == 1 + (row["kind"] == "comparison")
     evaluate = ("--index", world / "index", "--questions", out, "--read", 0)
-    assert exit_code("evaluate", *evaluate, "--out", tmp_path / "results") == 0
+    run_successfully("evaluate", *evaluate, "--out", tmp_path / "results")
 
 
 @pytest.mark.parametrize(

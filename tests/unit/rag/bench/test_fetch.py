@@ -14,13 +14,12 @@ import pytest
 
 from rag.bench.documents import fetch
 from rag.core.errors import DataError
+from rag.data.files.rows import json_records
 from rag.data.questions import read_questions
 
 FOLDER = fetch.SOURCES.parent
 QUESTIONS = FOLDER / "questions.jsonl"
 COLLEAGUES = FOLDER / "colleagues.jsonl"
-ROWS = [json.loads(line) for line in QUESTIONS.read_text("utf-8").splitlines()]
-SOURCES = json.loads(fetch.SOURCES.read_text("utf-8"))
 
 
 def test_the_questions_are_those_that_were_frozen():
@@ -29,7 +28,7 @@ def test_the_questions_are_those_that_were_frozen():
 
 
 def test_questions_of_colleagues_are_divided_by_document():
-    rows = [json.loads(line) for line in COLLEAGUES.read_text("utf-8").splitlines()]
+    rows = list(json_records(COLLEAGUES))
     paths = {
         source["path"]
         for source in json.loads((FOLDER / "colleagues-sources.json").read_text("utf-8"))

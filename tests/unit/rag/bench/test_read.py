@@ -1,6 +1,5 @@
 """The benchmark of reading: what it counts, by effort and precision."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 import rag
 from rag.bench.read import run_read_benchmark
 from rag.core.errors import ConfigError
+from rag.data.files.rows import write_json_lines
 
 FACTS = {"Danube": "Black Forest", "Rhine": "Swiss Alps", "Elbe": "Giant Mountains"}
 
@@ -22,7 +22,7 @@ def test_efforts_are_compared_on_the_same_questions(tmp_path: Path) -> None:
         for river, place in FACTS.items()
     ]
     lines[2]["answers"] = ["somewhere else"]
-    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    write_json_lines(tmp_path / "q.jsonl", lines)
     given = tmp_path / "index", tmp_path / "q.jsonl"
     report = run_read_benchmark(*given, efforts=("full", "normal"), sample=3, top_k=8, batch_size=2)
     full = report.rows["full"]

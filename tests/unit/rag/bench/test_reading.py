@@ -1,9 +1,9 @@
 """Contexts of a question set as a corpus."""
 
-import json
 from pathlib import Path
 
 from rag.bench import reading
+from rag.data.files.rows import json_records, write_json_lines
 
 
 def test_contexts_become_a_corpus_that_does_not_know_the_answers(tmp_path: Path) -> None:
@@ -19,11 +19,10 @@ def test_contexts_become_a_corpus_that_does_not_know_the_answers(tmp_path: Path)
         }
         for id, answer, context in samples
     ]
-    (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, records)))
+    write_json_lines(tmp_path / "set.jsonl", records)
     reading.main(tmp_path / "set.jsonl", out=tmp_path / "out", words=10)
     read = [
-        list(map(json.loads, (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()))
-        for name in ("passages", "questions")
+        list(json_records(tmp_path / "out" / f"{name}.jsonl")) for name in ("passages", "questions")
     ]
     joined = " ".join(item["text"] for item in read[0])
     assert joined.split() == [

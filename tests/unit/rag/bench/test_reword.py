@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,11 @@ from rag.bench.questions.reword import (
     write,
 )
 from rag.core.types import Passage
+from rag.data.files.rows import json_records, write_json_lines
 from readers.llm.endpoint import endpoint_of
 from tests.chat_server import Server, chat
 
 TEXT = "The Danube rises in the Black Forest and ends in the Black Sea after 2,850 kilometers."
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
 
 
 @pytest.fixture
@@ -82,7 +75,7 @@ def test_a_run_goes_on_behind_what_is_written(
     assert len(server.requests) == 6
     starts = {json.dumps(body["messages"][:-1]) for body in server.requests}
     assert len(starts) == 1
-    rows = [json.loads(line) for line in raw.read_text().splitlines()]
+    rows = list(json_records(raw))
     assert {row["question"] for row in rows} == {"Which wood is its source in?"}
     assert [row["id"] for row in rows] == [original.id for original in originals(data)]
 
@@ -115,7 +108,7 @@ def test_what_is_kept_is_found_by_the_shipped_reader_and_quotes_no_passage(
         {"id": "qamr_wikinews", "set": "qamr_wikinews", "question": "Where is its source?"},
         {"id": "s1", "set": "squad", "question": "How many kilometers is the Danube?"},
     ]
-    raw.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json_lines(raw, rows)
     kept = tmp_path / "kept.jsonl"
     counts = keep(data, raw, kept)
     assert counts["squad: the reader finds another answer"] == 1

@@ -7,14 +7,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from rag.core.files import read_json
 from rag.data.examples import read_examples
-from tests.commands import exit_code
+from rag.data.files.rows import write_json_lines
+from tests.commands import run_command, run_successfully
 from tests.support.verifying import WordVerifier
-
-
-def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code, output = exit_code(*arguments), capsys.readouterr()
-    return code, output.out, output.err
 
 
 @pytest.mark.parametrize(
@@ -73,7 +70,6 @@ def test_wrong_input_is_one_message_without_traceback(
     arguments: str,
     exit_code: int,
     named: str,
-    capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -84,11 +80,11 @@ def test_wrong_input_is_one_message_without_traceback(
     Path("utf16.yaml").write_text("recipe: dpr", encoding="utf-16")
     Path("i").mkdir()
     Path("i", "manifest.json").write_text('{"format_version": 1, "kind": "index"}')
-    code, _, err = _run(capsys, *shlex.split(arguments))
-    assert code == exit_code, err
-    assert err.startswith("error: ")
-    assert named in err
-    assert "Traceback" not in err
+    ran = run_command(*shlex.split(arguments))
+    assert ran.exit_code == exit_code, ran.err
+    assert ran.err.startswith("error: ")
+    assert named in ran.err
+    assert "Traceback" not in ran.err
     assert not [*Path().glob("*.mining"), *Path().glob("o")]
 
 
@@ -109,42 +105,41 @@ def test_wrong_input_is_one_message_without_traceback(
         ("index sample --out x --reuse a --reuse=b", "--reuse"),
     ],
 )
-def test_a_wrong_option_is_named(
-    arguments: str, named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = _run(capsys, *arguments.split())
-    assert code == 2
-    assert err.startswith("error: ")
-    assert named in err, err
+def test_a_wrong_option_is_named(arguments: str, named: str) -> None:
+    ran = run_command(*arguments.split())
+    assert ran.exit_code == 2
+    assert ran.err.startswith("error: ")
+    assert named in ran.err, ran.err
 
 
-def test_a_build_that_stored_nothing_goes_on_with_what_the_hint_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    corpus, place = tmp_path / "c.jsonl", tmp_path / "i"
+def test_a_build_that_stored_nothing_goes_on_with_what_the_hint_says(tmp_path: Path) -> None:
+    corpus = tmp_path / "c.jsonl"
     good = [json.dumps({"id": str(n), "text": f"river {n}"}) for n in range(9)]
     corpus.write_text("\n".join([*good, "{"]))
-    build = ["index", str(corpus), "--out", str(place), "--retriever", "bm25"]
-    assert "raise --max-bad-share" in _run(capsys, *build)[2]
-    code, out, err = _run(capsys, *build, "--max-bad-share", "0.2")
+    build = ["index", corpus, "--out", tmp_path / "i", "--retriever", "bm25"]
+    assert "raise --max-bad-share" in run_command(*build).err
+    code, out, err = run_command(*build, "--max-bad-share", 0.2)
     assert (code, out.count("1 bad"), err.count("1 bad"), " kB" in out) == (0, 1, 0, True)
     corpus.write_text("\n".join(good))
-    assert "add --overwrite" in _run(capsys, *build)[2]
-    main_ok([*build, "--overwrite"])
+    assert "add --overwrite" in run_command(*build).err
+    run_successfully(*build, "--overwrite")
 
 
-def test_what_the_file_system_refuses_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("x")
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("x")
     command = ("index", "sample", "--retriever", "bm25", "--out")
-    code, _, err = _run(capsys, *command, str(tmp_path / "file"))
-    found = f"{tmp_path / 'file'} is a file"
-    assert (code, err) == (2, f"error: {found}, expected a folder\n  → choose another --out\n")
-    code, _, err = _run(capsys, *command, str(tmp_path / "file" / "index"))
-    assert (code, err.splitlines()[0]) == (2, f"error: {found}: nothing can lie in it")
+    ran = run_command(*command, file)
+    expected = f"error: {file} is a file, expected a folder\n  → choose another --out\n"
+    assert (ran.exit_code, ran.err) == (2, expected)
+    ran = run_command(*command, file / "index")
+    expected = f"error: {file} is a file: nothing can lie in it"
+    assert (ran.exit_code, ran.err.splitlines()[0]) == (2, expected)
 
-    for error, expected, words in (
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "words"),
+    [
         (
             NotADirectoryError(20, "Not a directory", "place"),
             6,
@@ -156,76 +151,81 @@ def test_what_the_file_system_refuses_is_named(
             "unexpected error: ZeroDivisionError: surprise\n  → add --debug",
         ),
         (MemoryError(), 6, "error: out of memory"),
-    ):
-        monkeypatch.setattr("rag.docs.pages.page_titles", Mock(side_effect=error))
-        code, _, err = _run(capsys, "docs")
-        assert (code, err[: len(words)]) == (expected, words)
-
-
-def test_a_changed_folder_is_named_in_a_few_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ],
+)
+def test_an_error_of_the_system_is_named(
+    error: BaseException, exit_code: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("rag.docs.pages.page_titles", Mock(side_effect=error))
+    ran = run_command("docs")
+    assert (ran.exit_code, ran.err[: len(words)]) == (exit_code, words)
+
+
+def test_a_changed_folder_is_named_in_a_few_words(tmp_path: Path) -> None:
     files, index = tmp_path / "files", tmp_path / "index"
     files.mkdir()
     for number in range(20):
         (files / f"{number}.txt").write_text(f"Text {number}.")
-    build = ["index", str(files), "--out", str(index), "--retriever", "bm25"]
-    main_ok(build)
+    build = ["index", files, "--out", index, "--retriever", "bm25"]
+    run_successfully(*build)
     (files / "7.txt").unlink()
     (files / "8.txt").write_text("Other text.")
-    code, _, err = _run(capsys, *build)
-    assert code == 4
-    assert "source.files: others are 7.txt, 8.txt)" in err
-    assert f"--update {index} in place of --out" in err
-    assert len(err) < 500
+    ran = run_command(*build)
+    assert ran.exit_code == 4
+    assert "source.files: others are 7.txt, 8.txt)" in ran.err
+    assert f"--update {index} in place of --out" in ran.err
+    assert len(ran.err) < 500
 
 
-def test_bm25_index_from_the_sample_and_a_trec_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(scope="module")
+def sample_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample, to be searched by BM25."""
+    index = tmp_path_factory.mktemp("sample") / "index"
+    run_successfully("index", "sample", "--out", index, "--retriever", "bm25")
+    return index
+
+
+def test_results_are_written_as_a_trec_run_and_as_examples(
+    sample_index: Path, tmp_path: Path
 ) -> None:
-    index, run = tmp_path / "index", tmp_path / "out.run"
     questions = tmp_path / "questions.txt"
-    questions.write_text(
-        "Which pigment was used in The Great Wave off Kanagawa?\n", encoding="utf-8"
-    )
-    main_ok(["index", "sample", "--out", str(index), "--retriever", "bm25"])
-    main_ok(
-        ["retrieve", "--index", str(index), "-q", str(questions), "-o", str(run), "--top-k", "3"]
-    )
-    capsys.readouterr()
+    questions.write_text("Which pigment was used in The Great Wave off Kanagawa?\n")
+    retrieve = ("retrieve", "--index", sample_index, "--top-k", 3)
+    run = tmp_path / "out.run"
+    run_successfully(*retrieve, "-q", questions, "-o", run)
     first = run.read_text(encoding="utf-8").split("\n")[0].split()
     assert first[1:4] == ["Q0", "great-wave", "1"]
     patterns = tmp_path / "patterns.jsonl"
     line = {"question": "Which pigment was used in The Great Wave?", "answer": ["Pr.ssian"]}
-    patterns.write_text(json.dumps({**line, "answer_is_regex": True}) + "\n")
+    write_json_lines(patterns, [{**line, "answer_is_regex": True}])
     result = tmp_path / "found.json"
-    main_ok(
-        ["retrieve", "--index", str(index), "-q", str(patterns), "-o", str(result), "--top-k", "3"]
-    )
+    run_successfully(*retrieve, "-q", patterns, "-o", result)
     [example] = read_examples(result, needs="questions")
     assert example.answer_profile == "trec_search"
-    assert any(context["has_answer"] for context in json.loads(result.read_text())[0]["ctxs"])
-    capsys.readouterr()
-    main_ok(["inspect", str(index), "--verify", "--json"])
-    assert json.loads(capsys.readouterr().out)["kind"] == "index"
+    assert any(context["has_answer"] for context in read_json(result)[0]["ctxs"])
+
+
+def test_an_index_is_inspected_as_json(sample_index: Path) -> None:
+    shown = run_command("inspect", sample_index, "--verify", "--json")
+    assert json.loads(shown.out)["kind"] == "index"
+
+
+def test_sentences_of_a_text_are_verified(
+    sample_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = tmp_path / "claims.txt"
     text.write_text("The Great Wave off Kanagawa is a print. It is blue. Is it old?\n")
-    verify = ["verify", "--text", str(text), "--index", str(index), "--top-k", "1"]
-    code, _, err = _run(capsys, *verify, "--verifier", str(tmp_path / "none"))
-    assert code == 4
-    assert "train one with `rag train verifier`, and give its folder as --verifier" in err
+    verify = ["verify", "--text", text, "--index", sample_index, "--top-k", 1]
+    refused = run_command(*verify, "--verifier", tmp_path / "none")
+    assert refused.exit_code == 4
+    hint = "train one with `rag train verifier`, and give its folder as --verifier"
+    assert hint in refused.err
     monkeypatch.setattr("readers.verifying.open.load_verifier", lambda *_: WordVerifier())
-    code, out, _ = _run(capsys, *verify)
-    assert code == 0
-    assert "  supported  (supported " in out
-    assert "[[" in out
-    assert out.count("  not judged\n") == 2
-    main_ok([*verify, "--json"])
-    verdicts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    shown = run_successfully(*verify)
+    assert "  supported  (supported " in shown
+    assert "[[" in shown
+    assert shown.count("  not judged\n") == 2
+    lines = run_command(*verify, "--json").out.splitlines()
+    verdicts = list(map(json.loads, lines))
     assert [verdict["label"] for verdict in verdicts] == ["supported", "not_judged", "not_judged"]
     assert verdicts[0]["evidence"]["passage_id"] == "great-wave"
-
-
-def main_ok(arguments: list[str]) -> None:
-    """Run a command that must succeed."""
-    assert exit_code(*arguments) == 0, arguments

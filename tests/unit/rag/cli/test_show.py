@@ -18,6 +18,22 @@ def _shown(**given: Any) -> str:
     return format_answer_set({**usual, **given}, colour=False)
 
 
+def _answer(
+    text: str,
+    confidence: float,
+    passage: str = "It is long.",
+    span: tuple[int | None, int | None] = (6, 10),
+    **evidence: str,
+) -> dict[str, Any]:
+    start, end = span
+    given = {"passage_id": "p", "title": "Danube", "text": passage, **evidence}
+    return {
+        "text": text,
+        "confidence": confidence,
+        "evidence": {**given, "start": start, "end": end},
+    }
+
+
 def test_highlight_cuts_at_words_and_marks_the_span() -> None:
     text = "word " * 60 + "ANSWER" + " tail" * 60
     start = text.index("ANSWER")
@@ -29,29 +45,15 @@ def test_highlight_cuts_at_words_and_marks_the_span() -> None:
 
 
 def test_an_answer_in_the_models_own_words_is_shown_with_its_passage() -> None:
-    evidence = {
-        "passage_id": "p",
-        "title": "Danube",
-        "text": "It is long.",
-        "start": None,
-        "end": None,
-    }
-    answer = {"text": "yes,\nit is", "confidence": 0.8, "evidence": evidence}
-    shown = _shown(answers=[answer])
+    shown = _shown(answers=[_answer("yes,\nit is", 0.8, span=(None, None))])
     assert "1. yes, it is  (confidence 80%)" in shown
     assert "It is long.\n     answer worded by the model" in shown
 
 
 def test_control_characters_of_the_corpus_do_not_reach_the_terminal() -> None:
     text = "It is \x1b]0;owned\x07 \x9b2Jlong.\r\nVery\tlong."
-    evidence = {
-        "passage_id": "p\x1b",
-        "title": "\x1b[2JDanube",
-        "text": text,
-        "start": 19,
-        "end": 23,
-    }
-    answer = {"text": "lo\x7fng", "confidence": 0.8, "evidence": evidence}
+    names = {"passage_id": "p\x1b", "title": "\x1b[2JDanube"}
+    answer = _answer("lo\x7fng", 0.8, text, (19, 23), **names)
     step = {"passage_id": "p", "title": "Hop\x1b", "text": text, "supporting": [[0, 10]]}
     shown = _shown(question="Q?\x1b", answers=[{**answer, "path": (step,)}])
     assert "It is \ufffd]0;owned\ufffd \ufffd2[[Jlon]]g.\n     Very\tlong." in shown
@@ -61,25 +63,17 @@ def test_control_characters_of_the_corpus_do_not_reach_the_terminal() -> None:
 def test_no_answer_is_said_where_it_is_likelier_than_not() -> None:
     shown = _shown(answers=[], no_answer_confidence=0.9, certainty="none")
     assert "no answer found (confidence that there is none: 90%)" in shown
-    evidence = {"passage_id": "p", "title": "Danube", "text": "It is long.", "start": 6, "end": 10}
     for confidence, none, certainty, line in (
         (0.2, 0.6, "none", "no answer found (confidence that there is none: 60%)\n  best guess:"),
         (0.3, 0.5, "perhaps", "perhaps (confidence that there is no answer: 50%)\n  1. long"),
         (0.6, 0.1, "likely", "Q?\n  1. long"),
     ):
-        answer = {"text": "long", "confidence": confidence, "evidence": evidence}
-        assert line in _shown(answers=[answer], no_answer_confidence=none, certainty=certainty)
+        answers = [_answer("long", confidence)]
+        assert line in _shown(answers=answers, no_answer_confidence=none, certainty=certainty)
 
 
 def test_a_question_for_yes_or_no_shows_the_passage_that_bears_on_it() -> None:
-    evidence = {
-        "passage_id": "p",
-        "title": "Danube",
-        "text": "Wet. It is long.",
-        "start": 5,
-        "end": 16,
-    }
-    answer = {"text": "It is long.", "confidence": 0.3, "evidence": evidence}
+    answer = _answer("It is long.", 0.3, "Wet. It is long.", (5, 16))
     shown = _shown(kind="passage", answers=[answer])
     assert (
         "which the reader cannot tell; the passage that bears on it:\n  1. (confidence 30%)"
@@ -118,10 +112,8 @@ def test_verdicts_are_shown_with_the_sentence_that_decides() -> None:
 
 
 def test_a_promise_is_told_and_withholds_what_is_not_sure_enough() -> None:
-    evidence = {"passage_id": "p", "title": "Danube", "text": "It is long.", "start": 6, "end": 10}
-    answer = {"text": "long", "confidence": 0.6, "evidence": evidence}
     promise = Promise(0.125, 0.95, coverage=0.61, n=150, threshold=0.7).to_json()
-    shown = _shown(answers=[answer], certainty="none", promise=promise)
+    shown = _shown(answers=[_answer("long", 0.6)], certainty="none", promise=promise)
     assert "  no answer is sure enough for what is promised\n" in shown
     assert "promised: at most 12.5% of the given answers are wrong (95% sure, 61% of 150" in shown
     assert "best guess:" in shown

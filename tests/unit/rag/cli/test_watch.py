@@ -1,50 +1,42 @@
 """`rag index FOLDER --update INDEX --watch`: an index follows its folder until Ctrl-C."""
 
-import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
-import rag
 from indexers.index import Index
 from rag.core.errors import RagError
+from tests.support.files import index_files
+from tests.support.processes import wait_until, with_packages
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> tuple[Path, Path]:
     """A folder of three files, and its index."""
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    for name in ("danube", "rhine", "elbe"):
-        (folder / f"{name}.md").write_text(f"# Rivers\n\nThe {name} flows.\n")
-    return folder, rag.index(folder, tmp_path / "index", retriever="bm25", threads=1)
+    rivers = ("danube", "rhine", "elbe")
+    files = {f"{river}.md": f"# Rivers\n\nThe {river} flows.\n" for river in rivers}
+    return index_files(tmp_path, files)
 
 
 def found(place: Path, question: str) -> list[str]:
     """What the index as it is on disk now finds for a word."""
     with Index.open(place, verify="none") as index:
-        assert index.lucene is not None
         (hits,) = index.lucene.search([question], 5)
         return [index.passages[row].text for row, _ in hits]
 
 
-def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 240
-    while True:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "it did not happen in time"
-        try:
-            if condition():
-                return
-        except RagError:  # opened while the update replaced it
-            pass
-        time.sleep(0.1)
+def is_found(
+    place: Path, question: str, expected: list[str], process: subprocess.Popen[str]
+) -> bool:
+    assert process.poll() is None, process.communicate()
+    with suppress(RagError):  # opened while the update replaced it
+        return found(place, question) == expected
+    return False
 
 
 def test_files_that_appear_change_and_go_are_followed_until_ctrl_c(
@@ -52,20 +44,10 @@ def test_files_that_appear_change_and_go_are_followed_until_ctrl_c(
 ) -> None:
     folder, place = corpus
     (folder / "bad.pdf").write_bytes(b"%PDF-junk")
-    command = [
-        sys.executable,
-        "-m",
-        "rag.cli.main",
-        "index",
-        str(folder),
-        "--update",
-        str(place),
-        "--watch",
-    ]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-m", "rag.cli.main", "index", folder, "--update", place, "--watch"]
     process = subprocess.Popen(
         command,
-        env=environment,
+        env=with_packages(),
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -74,18 +56,16 @@ def test_files_that_appear_change_and_go_are_followed_until_ctrl_c(
         ),  # runs in the background ignore it
     )
     try:
-        assert process.stderr is not None
         warnings = "".join(takewhile(lambda line: "watching" not in line, process.stderr))
         assert "bad.pdf: broken file" in warnings
         (folder / "zoo.md").write_text("# Zoo\n\nThe giraffe eats.\n")
-        until(lambda: found(place, "giraffe") == ["The giraffe eats."], process)
+        wait_until(lambda: is_found(place, "giraffe", ["The giraffe eats."], process))
         (folder / "zoo.md").write_text("# Zoo\n\nThe giraffe sleeps.\n")
-        until(lambda: found(place, "giraffe") == ["The giraffe sleeps."], process)
+        wait_until(lambda: is_found(place, "giraffe", ["The giraffe sleeps."], process))
         (folder / "zoo.md").unlink()
-        until(lambda: found(place, "giraffe") == [], process)
+        wait_until(lambda: is_found(place, "giraffe", [], process))
         assert found(place, "danube") == ["The danube flows."]
         (folder / "elbe.md").chmod(0o600)  # a file that could not be read is tried again
-        assert process.stdout is not None
         lines = [
             process.stdout.readline() for _ in range(5)
         ]  # the update at the start changes nothing

@@ -30,7 +30,6 @@ def _process(code: str, place: Path) -> "subprocess.Popen[str]":
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(place)], stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     assert process.stdout.readline().strip() == "there"
     return process
 

@@ -10,14 +10,15 @@ import pytest
 from rag.core.errors import DataError
 from rag.core.types import Claim, GoldSentence
 from rag.data.claims import fever_title, plain_title, read_claims, sentences_of_file, why_not_judged
+from rag.data.files.rows import write_json_lines
 
 FEVER = {"id": 7, "verifiable": "VERIFIABLE", "label": "SUPPORTS", "claim": "Ulm lies in Germany."}
 NAMED = [[1, 2, "Ulm_-LRB-city-RRB-", 3], [1, 4, "Germany", 0]]
 
 
-def written(folder: Path, *records: object) -> Path:
+def written(folder: Path, *records: Any) -> Path:
     file = folder / "claims.jsonl"
-    file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    write_json_lines(file, records)
     return file
 
 

@@ -20,7 +20,6 @@ ANY_SHARE = CorpusOptions(max_bad_share=1.0)
 RECORDS = [{"id": str(i), "title": f"Title {i}", "text": f"Text number {i}, é."} for i in range(5)]
 EXPECTED = [Document(str(i), f"Title {i}", f"Text number {i}, é.") for i in range(5)]
 GOOD = [json.dumps({"id": str(i), "title": "T", "text": f"Text {i}."}).encode() for i in range(400)]
-TABLE = "id\ttext\ttitle\n" + "".join(f"{r['id']}\t{r['text']}\t{r['title']}\n" for r in RECORDS)
 
 
 def jsonl(records: Any) -> bytes:

@@ -16,7 +16,7 @@ from rag.data.files.named import corpus_of
 from rag.data.questions import read_questions
 from rag.data.records import Document
 from rag.eval.source import QuestionSource
-from tests.commands import run_command
+from tests.commands import exit_code, run_successfully
 
 
 @pytest.fixture
@@ -62,11 +62,9 @@ def test_a_set_is_indexed_and_evaluated_by_one_command(rivers: str, tmp_path: Pa
         "--retriever",
         "bm25",
         "-o",
-        str(tmp_path / "out"),
+        tmp_path / "out",
     ]
     for _ in range(2):  # the second finds both
-        shown = run_command(words)
-        assert shown.exit_code == 0, shown.output
-        assert "nDCG at 10                       100.0 %" in shown.output
+        assert "nDCG at 10                       100.0 %" in run_successfully(*words)
     assert (tmp_path / "out.index" / "manifest.json").is_file()
-    assert run_command(["evaluate", "-o", str(tmp_path / "no")]).exit_code != 0
+    assert exit_code("evaluate", "-o", tmp_path / "no") != 0

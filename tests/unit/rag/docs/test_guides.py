@@ -16,7 +16,7 @@ import pytest
 
 import rag
 from rag.docs.pages import START, page_titles
-from tests.commands import exit_code
+from tests.commands import run_command, run_successfully
 
 ROOT = Path(__file__).parents[4]
 FOLDER = ROOT / "rag" / "docs"
@@ -39,13 +39,13 @@ def _anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [ROOT / "README.md", *PAGES], ids=lambda path: path.stem)
 def test_links_lead_somewhere(path: Path) -> None:
     dead = []
     for link in _links(path):
         name, _, anchor = link.partition("#")
         target = (path.parent / name).resolve() if name else path
-        if not target.is_file() or (anchor and anchor not in _anchors(target)):
+        if not target.exists() or (anchor and anchor not in _anchors(target)):
             dead.append(link)
     assert not dead
 
@@ -127,14 +127,15 @@ def test_the_site_builds_with_guides_and_public_names(tmp_path: Path) -> None:
         assert (tmp_path / target).is_file()
 
 
-def test_the_command_lists_and_prints_pages(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["docs"], ["docs", "dpr"], ["docs", "dpr.md"]):
-        assert exit_code(*arguments) == 0
-    shown = capsys.readouterr().out
-    assert all(title in shown for title in page_titles().values())
-    assert shown.count((FOLDER / "dpr.md").read_text(encoding="utf-8")) == 2
-    assert exit_code("docs", "dprr") != 0
-    assert " dpr, emdr2, " in capsys.readouterr().err
+def test_the_command_lists_and_prints_pages() -> None:
+    listed = run_successfully("docs")
+    assert all(title in listed for title in page_titles().values())
+    page = (FOLDER / "dpr.md").read_text(encoding="utf-8")
+    for name in ("dpr", "dpr.md"):
+        assert page in run_successfully("docs", name)
+    unknown = run_command("docs", "dprr")
+    assert unknown.exit_code != 0
+    assert " dpr, emdr2, " in unknown.err
 
 
 def _steps_of_the_tutorial() -> tuple[str, list[list[str]]]:
@@ -148,18 +149,13 @@ def _steps_of_the_tutorial() -> tuple[str, list[list[str]]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_tutorial_works_as_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_tutorial_works_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     python, commands = _steps_of_the_tutorial()
     exec(compile(python, "tutorial.md", "exec"), {})
     shown = {}
     for words in commands:
-        code = exit_code(*words)
-        captured = capsys.readouterr()
-        assert code == 0, captured.err
-        shown[words[0]] = captured.out
+        shown[words[0]] = run_successfully(*words)
     assert "Basel" in shown["ask"]
     assert re.search(r"^mrr +before +after ", shown["compare"], re.MULTILINE)
     assert (tmp_path / "run" / "encoder").is_dir()

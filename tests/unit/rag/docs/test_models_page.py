@@ -18,7 +18,7 @@ from transformers import (
 
 from rag.docs.pages import read_page
 from retrievers.encoders.open import load_encoder
-from tests.commands import exit_code
+from tests.commands import run_command
 from tests.conftest import TinyModels
 from tests.parity.test_bin_files import ance, co_condenser, contriever, dpr_towers, dragon
 from tests.parity.test_yes_no import with_words
@@ -217,32 +217,25 @@ def test_the_rows_of_the_page_are_those_that_are_tried() -> None:
 
 @pytest.mark.parametrize(("heading", "name", "options", "said"), ROWS, ids=[r[1] for r in ROWS])
 def test_a_model_opens_as_the_page_says(
-    heading: str,
-    name: str,
-    options: str,
-    said: str,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    heading: str, name: str, options: str, said: str, tmp_path: Path
 ) -> None:
     made = MAKERS[name](tmp_path / Path(name).name)
+    described = run_command("doctor", made)
     if heading == "Refused":
-        exit_code("doctor", made)
-        output = capfd.readouterr().out
-        assert options in output
+        assert options in described.out
         return
     option = {"Encoders": "--encoder", "Re-rankers": "--rerank", "Readers": "--reader"}[heading]
-    assert exit_code("doctor", made) == 0
-    output = capfd.readouterr().out
-    line = next(line for line in output.splitlines() if line.startswith(option))
+    assert described.exit_code == 0, described.err
+    line = next(line for line in described.out.splitlines() if line.startswith(option))
     if not options or "tct" in name:
         assert said in line
     if not options:
         return
-    described = load_encoder(made, precision="fp32", **options_in(options)).identity.describe()
-    assert said in described
+    identity = load_encoder(made, precision="fp32", **options_in(options)).identity.describe()
+    assert said in identity
     if "tct" in name:
         other = shutil.copytree(made, tmp_path / "renamed")
         again = load_encoder(other, precision="fp32", **options_in(options))
-        assert again.identity.describe() == described
+        assert again.identity.describe() == identity
     for prefix in re.findall(r"'([^']+)'", options):
-        assert repr(prefix) in described
+        assert repr(prefix) in identity

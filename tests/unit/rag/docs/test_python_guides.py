@@ -11,9 +11,11 @@ import rag
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.data.examples import write_examples
+from rag.data.files.rows import write_json_lines
 from rag.eval.results import Evaluation
+from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
-from tests.commands import run_command
+from tests.commands import run_successfully
 from tests.support.verifying import WordVerifier
 from tests.unit.retrievers.conftest import cipher_examples
 
@@ -45,12 +47,11 @@ def run(page: str, shared: dict[str, Any]) -> None:
             exec(compile(block, f"{page}, block {number}", "exec"), shared)
         elif kind == "console":
             for line in block.splitlines():
-                done = run_command(line.removeprefix("$ rag ").split())
-                assert done.exit_code == 0, done.output
+                run_successfully(*line.removeprefix("$ rag ").split())
 
 
 def losses(folder: str) -> list[float]:
-    records = map(json.loads, Path(folder, "metrics.jsonl").read_text().splitlines())
+    records = read_metrics(Path(folder, "metrics.jsonl"))
     return [record["loss"] for record in records if "loss" in record]
 
 
@@ -64,13 +65,13 @@ def test_the_page_on_python(
         {"id": "d2", "title": "Rhine", "text": "The Rhine ends in the North Sea."},
         {"id": "d3", "title": "Sea", "text": "Where a river has its end the sea begins."},
     ]
-    Path("corpus.jsonl").write_text("\n".join(map(json.dumps, documents)))
+    write_json_lines(Path("corpus.jsonl"), documents)
     question = {
         "question": "Where does the Rhine end?",
         "answers": ["North Sea"],
         "gold_passage_ids": ["d2"],
     }
-    Path("questions.jsonl").write_text(json.dumps(question))
+    write_json_lines(Path("questions.jsonl"), [question])
     trained: list[Any] = []
     monkeypatch.setattr("readers.verifying.open.load_verifier", lambda *_: WordVerifier())
     monkeypatch.setattr("rag.recipes.run", lambda config: trained.append(config) or Path("run"))
@@ -107,7 +108,7 @@ def test_the_page_on_extending(
     hamlet = Passage("h", "Hamlet", "Hamlet was written by William Shakespeare. It is a play.")
     passages = [*(example.positives[0] for example in examples), hamlet]
     rows = ({"id": p.id, "title": p.title, "text": p.text} for p in passages)
-    Path("corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json_lines(Path("corpus.jsonl"), rows)
     shared: dict[str, Any] = {}
     run("extending.md", shared)
     values = losses("margin")

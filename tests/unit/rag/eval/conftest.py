@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from rag.core.log import Timer
 from rag.core.types import Answer, AnswerSet, Hit, Passage, Question, SearchResult
 from rag.eval import runner
 from rag.eval.settings import EvaluationSettings
+from rag.eval.source import QuestionSource
 from rag.eval.systems import AnswersQuestions, system_of
 from readers.protocols import Reader, ReadRequest
 
@@ -33,14 +35,25 @@ QUESTIONS = [
 ]
 
 
+SOURCE = QuestionSource("toy", "toy-dev.jsonl", "dev", "0" * 64)
+
+
+def settings(**changes: Any) -> EvaluationSettings:
+    """Three passages are read."""
+    return EvaluationSettings(**{"ks": (1, 3), "read": 3, **changes})
+
+
 def evaluate(
     system: AnswersQuestions,
     questions: Iterable[Question],
     out: Path,
-    settings: EvaluationSettings,
+    given: EvaluationSettings | None = None,
     **named: Any,
 ) -> dict[str, Any]:
-    runner.evaluate(system_of(system), questions, out, settings, **named)
+    """The metrics of an evaluation, by `settings()` and of `SOURCE` unless others are given."""
+    runner.evaluate(
+        system_of(system), questions, out, given or settings(), **{"source": SOURCE, **named}
+    )
     return read_json(out / runner.METRICS_NAME)
 
 
@@ -81,7 +94,6 @@ class ToySystem(Reader):
             answers = []
             for number, (hit, passage) in enumerate(request.ranked[:n_best]):
                 match = re.search(r"\w+ \w+(?=\.$)", passage.text)
-                assert match is not None
                 confidence = min(0.99, 0.2 + 0.2 * hit.score)
                 evidence = request.evidence(number, match.span())
                 answers.append(Answer(match[0], hit.score, confidence, evidence))
@@ -90,26 +102,12 @@ class ToySystem(Reader):
         return sets
 
 
-class Finds:
-    """Retrieves as another system does, and cannot read."""
-
-    reader = None
-
-    def __init__(self, system: ToySystem, identity: dict[str, str] | None = None) -> None:
-        self.search = system.search
-        self.identity = identity or {}
-
-
 @pytest.fixture
-def finds(system: ToySystem) -> Finds:
-    return Finds(system)
+def finds(system: ToySystem) -> Any:
+    """Retrieves as the toy does, and cannot read."""
+    return SimpleNamespace(search=system.search, reader=None, identity={})
 
 
 @pytest.fixture
 def system() -> ToySystem:
     return ToySystem()
-
-
-@pytest.fixture
-def questions() -> list[Question]:
-    return list(QUESTIONS)

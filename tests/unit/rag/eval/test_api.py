@@ -1,7 +1,6 @@
 """Evaluating and comparing in one call."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +11,11 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, GoldPassage, Hit, Passage, Question
 from rag.data.examples import read_examples
 from rag.eval.api import REPORT_NAME
-from readers.protocols import Reader, ReadRequest
+from readers.protocols import ReadRequest
 from retrievers.protocols import Retriever
-from tests.commands import run_command
+from tests.commands import run_command, run_successfully
 from tests.pipeline_parts import LastWordsReader
+from tests.support.reading import MadeReader
 
 TEXTS = {
     "Danube": "The Danube rises in the Black Forest and ends in the Black Sea.",
@@ -137,29 +137,17 @@ def beir(tmp_path: Path) -> Path:
 
 
 def test_a_beir_folder_that_was_split_is_judged_by_document(beir: Path, tmp_path: Path) -> None:
-    made = run_command(["index", str(beir), "-o", str(tmp_path / "index"), "--retriever", "bm25"])
-    assert made.exit_code == 0, made.output
-    result = rag.evaluate(index=tmp_path / "index", questions=beir, reader=False)
+    index = tmp_path / "index"
+    run_successfully("index", beir, "-o", index, "--retriever", "bm25")
+    result = rag.evaluate(index=index, questions=beir, reader=False)
     assert result.figures["RR"].value == result.figures["nDCG@10"].value == 1.0
     assert (result.figures["RR"].n, result.figures["R@5"].value) == (4, 1.0)
     assert "the gold ids of 4 questions name documents" in str(result)
     assert all(record.hits[0].is_gold for record in result.records())
 
     mined = tmp_path / "mined.json"
-    done = run_command(
-        [
-            "mine",
-            "-i",
-            str(tmp_path / "index"),
-            "-q",
-            str(beir),
-            "-o",
-            str(mined),
-            "--source",
-            "bm25",
-        ],
-    )
-    assert "positive document 4" in done.output, done.output
+    printed = run_successfully("mine", "-i", index, "-q", beir, "-o", mined, "--source", "bm25")
+    assert "positive document 4" in printed
     for number, example in enumerate(read_examples(mined)):
         assert [passage.id for passage in example.positives] == [f"d{number}-1"]
         assert not [c for c in example.negatives if c.passage.id.startswith(f"d{number}-")]
@@ -176,22 +164,17 @@ def test_a_set_that_cannot_be_judged_is_refused_before_anything_is_opened(tmp_pa
 def test_questions_that_could_not_be_read_are_told(
     index: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    class Fails(Reader):
-        name = "fails"
+    def answer(request: ReadRequest) -> AnswerSet:
+        failure = "HTTP 500" if "Rhine" in request.question else ""
+        return AnswerSet(request.question, (), 1.0, failure=failure)
 
-        def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
-            questions = [request.question for request in requests]
-            return [
-                AnswerSet(q, (), 1.0, failure="HTTP 500" if "Rhine" in q else "") for q in questions
-            ]
-
-    monkeypatch.setattr("readers.open.open_reader", lambda *_, **__: Fails())
+    monkeypatch.setattr("readers.open.open_reader", lambda *_, **__: MadeReader(answer))
     for _ in range(2):  # once more from the results that are there
         result = rag.evaluate(index=index, questions=QUESTIONS, out=tmp_path / "r")
         assert "1 questions could not be read and count as unanswered: HTTP 500" in str(result)
 
 
-def test_the_gold_passages_alone_are_read_without_an_index(tmp_path: Path) -> None:
+def test_the_gold_passages_alone_are_read_without_an_index() -> None:
     result = rag.evaluate(questions=QUESTIONS, gold=True)
     answers = [record.prediction for record in result.records()]
     assert answers == ["in the Black Forest", "in the North Sea", "Oslo", "Rome"]
@@ -214,7 +197,7 @@ def test_what_does_not_fit_is_refused(index: Path, tmp_path: Path) -> None:
         rag.evaluate(index=index, questions=QUESTIONS, colour="blue")
     path = tmp_path / "test.jsonl"
     path.write_text("")
-    common = ["-q", str(path), "-o", str(tmp_path / "out"), "-i", str(index)]
-    result = run_command(["tune", "confidence", *common])
+    common = ["-q", path, "-o", tmp_path / "out", "-i", index]
+    result = run_command("tune", "confidence", *common)
     assert result.exit_code == ConfigError.exit_code
     assert "test set" in result.output

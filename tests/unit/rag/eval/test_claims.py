@@ -1,6 +1,5 @@
 """Evaluations of claims: figures, official predictions, resuming, refusals."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 import rag
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, DataError, RagError
+from rag.data.files.rows import json_records, write_json_lines
 from rag.pipeline import Pipeline
 from tests.support.verifying import WordVerifier
 
@@ -43,20 +43,16 @@ def fever_file(folder: Path) -> Path:
     return written(folder / "fever-dev.jsonl", lines)
 
 
-def written(file: Path, records: Sequence[object]) -> Path:
-    file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+def written(file: Path, records: Sequence[dict[str, Any]]) -> Path:
+    write_json_lines(file, records)
     return file
-
-
-def lines_of(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def test_figures_over_what_is_found(pipeline: Pipeline, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = rag.evaluate(pipeline, claims=fever_file(tmp_path), out=out)
     figures = {name: figure.value for name, figure in result.figures.items()}
-    predicted = lines_of(out / "predictions.fever.jsonl")
+    predicted = list(json_records(out / "predictions.fever.jsonl"))
     assert [line["id"] for line in predicted] == [1, 2, 3, 4, 5]
     labels = [line["predicted_label"] for line in predicted]
     assert labels == ["SUPPORTS", "REFUTES", "SUPPORTS", "NOT ENOUGH INFO", "SUPPORTS"]
@@ -114,7 +110,7 @@ def test_a_stopped_evaluation_continues(pipeline: Pipeline, tmp_path: Path) -> N
     stopping = Pipeline(pipeline.index, pipeline.retriever, None, Stopping())
     with pytest.raises(KeyboardInterrupt):
         rag.evaluate(stopping, claims=claims, out=tmp_path / "a", batch_size=1)
-    assert len(lines_of(tmp_path / "a" / "per_question.jsonl.part")) == 2
+    assert len(list(json_records(tmp_path / "a" / "per_question.jsonl.part"))) == 2
     continued = rag.evaluate(pipeline, claims=claims, out=tmp_path / "a", batch_size=1)
     whole = rag.evaluate(pipeline, claims=claims, out=tmp_path / "b", batch_size=1)
     assert continued.figures == whole.figures
@@ -141,7 +137,7 @@ def test_a_stopped_evaluation_continues(pipeline: Pipeline, tmp_path: Path) -> N
 def test_what_cannot_be_evaluated_is_refused(
     pipeline: Pipeline,
     tmp_path: Path,
-    rows: list[object],
+    rows: list[dict[str, Any]],
     options: Any,
     error: type[RagError],
     words: str,

@@ -2,8 +2,8 @@
 
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,46 +14,30 @@ from rag.eval.compare import compare_evaluations
 from rag.eval.records import QuestionRecord
 from rag.eval.report import render_report, worst_records
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations, with_interval
-from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from readers.protocols import Reader, ReadRequest
-from tests.unit.rag.eval.conftest import evaluate
+from tests.support.reading import MadeReader
+from tests.unit.rag.eval.conftest import QUESTIONS, evaluate, settings
 
 NASTY = '<script>alert("x")</script>'
 
 
-class Silent(Reader):
+def silent(system: Any) -> Any:
     """Searches as a system does; never answers."""
-
-    def __init__(self, system: Any) -> None:
-        self.search = system.search
-        self.reader = self
-        self.identity = system.identity
-
-    def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
-        return [AnswerSet(request.question, (), 1.0) for request in requests]
+    reader = MadeReader(lambda request: AnswerSet(request.question, (), 1.0))
+    return SimpleNamespace(search=system.search, reader=reader, identity=system.identity)
 
 
-def run(
-    system: Any, questions: list[Question], out: Path, name: str | None = None, **changes: Any
-) -> Evaluation:
-    settings = EvaluationSettings(ks=(1, 3), read=3, **changes)
-    evaluate(
-        system,
-        questions,
-        out,
-        settings,
-        source=QuestionSource(f"toy {NASTY}", split="dev"),
-        command=f"rag {NASTY}",
-    )
-    return load_evaluation(out, name)
+def run(system: Any, questions: list[Question], out: Path, **changes: Any) -> Evaluation:
+    source = QuestionSource(f"toy {NASTY}", split="dev")
+    evaluate(system, questions, out, settings(**changes), source=source, command=f"rag {NASTY}")
+    return load_evaluation(out)
 
 
 @pytest.fixture
-def pair(tmp_path: Path, system: Any, questions: list[Question]) -> list[Evaluation]:
+def pair(tmp_path: Path, system: Any) -> list[Evaluation]:
     return [
-        run(Silent(system), questions, tmp_path / "silent"),
-        run(system, questions[::-1], tmp_path / f"b{NASTY.replace('/', '')}"),
+        run(silent(system), QUESTIONS, tmp_path / "silent"),
+        run(system, QUESTIONS[::-1], tmp_path / f"b{NASTY.replace('/', '')}"),
     ]
 
 
@@ -69,12 +53,10 @@ def test_comparison_aligns_questions_and_corrects_p_values(pair: list[Evaluation
     assert rows["top1"].p_holm == 1.0
 
 
-def test_folders_with_equal_names_are_named_by_what_differs(
-    tmp_path: Path, system: Any, questions: list[Question]
-) -> None:
+def test_folders_with_equal_names_are_named_by_what_differs(tmp_path: Path, system: Any) -> None:
     places = [tmp_path / name / "dev" for name in ("bm25", "dense")]
     for place in places:
-        run(system, questions, place)
+        run(system, QUESTIONS, place)
     evaluations = load_evaluations(places)
     assert [evaluation.name for evaluation in evaluations] == ["bm25/dev", "dense/dev"]
     assert compare_evaluations(evaluations)[0].b == "dense/dev"
@@ -82,13 +64,10 @@ def test_folders_with_equal_names_are_named_by_what_differs(
         load_evaluations([places[0], tmp_path / "bm25" / ".." / "bm25" / "dev"])
 
 
-def test_figures_of_other_depths_are_not_compared(
-    tmp_path: Path, system: Any, questions: list[Question]
-) -> None:
+def test_figures_of_other_depths_are_not_compared(tmp_path: Path, system: Any) -> None:
     places = [tmp_path / str(depth) for depth in (2, 3)]
     for depth, place in zip((2, 3), places, strict=True):
-        settings = EvaluationSettings(ks=(1, depth), read=depth)
-        evaluate(system, questions, place, settings, source=QuestionSource("toy", split="dev"))
+        evaluate(system, QUESTIONS, place, settings(ks=(1, depth), read=depth))
     pair = load_evaluations(places)
     assert {"top1", "em"} <= {row.figure for row in compare_evaluations(pair)}
     assert "mrr" not in {row.figure for row in compare_evaluations(pair)}
@@ -101,15 +80,15 @@ def test_figures_of_other_depths_are_not_compared(
 
 
 def test_a_figure_of_one_side_alone_has_its_own_number_of_questions(
-    pair: list[Evaluation], finds: Any, questions: list[Question], tmp_path: Path
+    pair: list[Evaluation], finds: Any, tmp_path: Path
 ) -> None:
-    searched = run(finds, questions, tmp_path / "searched")
+    searched = run(finds, QUESTIONS, tmp_path / "searched")
     for ordered in ([searched, pair[1]], [pair[1], searched]):
         assert "Exact match<" in render_report(ordered)
 
 
 def test_comparisons_that_make_no_sense_are_refused(
-    tmp_path: Path, pair: list[Evaluation], system: Any, questions: list[Question]
+    tmp_path: Path, pair: list[Evaluation], system: Any
 ) -> None:
     for alike, message in ((pair[:1], "two or more"), ([pair[0], pair[0]], "distinct")):
         with pytest.raises(ConfigError, match=message):
@@ -118,10 +97,10 @@ def test_comparisons_that_make_no_sense_are_refused(
     changed = Question("q5", "Who discovered penicillin?", ("Someone else",))
     for number, (asked, options, message) in enumerate(
         (
-            (questions[:3], {}, "number of questions"),
-            ([*questions[:5], other], {}, "2 differ, for example 'q5'"),
-            ([*questions[:5], changed], {}, "'q5'"),
-            (questions, {"profile": "nq_open"}, "profile"),
+            (QUESTIONS[:3], {}, "number of questions"),
+            ([*QUESTIONS[:5], other], {}, "2 differ, for example 'q5'"),
+            ([*QUESTIONS[:5], changed], {}, "'q5'"),
+            (QUESTIONS, {"profile": "nq_open"}, "profile"),
         )
     ):
         with pytest.raises(MismatchedArtifactError, match=message):
@@ -138,9 +117,9 @@ def check_page(text: str) -> None:
     assert re.search(unsafe, text) is None
 
 
-def test_report_of_one_system(tmp_path: Path, system: Any, questions: list[Question]) -> None:
+def test_report_of_one_system(tmp_path: Path, system: Any) -> None:
     nasty = Question("x", f"{NASTY} Danube?", (NASTY, "Forest & Co"), ("p0",))
-    evaluation = run(system, [*questions, nasty], tmp_path / "one")
+    evaluation = run(system, [*QUESTIONS, nasty], tmp_path / "one")
     text = render_report([evaluation])
     check_page(text)
     assert "&lt;script&gt;" in text
@@ -178,12 +157,11 @@ def test_without_matplotlib_the_page_has_tables_alone(
 
 
 def test_questions_that_name_passages_alone_are_shown_and_compared_by_these(
-    tmp_path: Path, finds: Any, questions: list[Question]
+    tmp_path: Path, finds: Any
 ) -> None:
-    judged = [Question(q.id, q.text, gold_passage_ids=("0",)) for q in questions]
-    settings = EvaluationSettings(ks=(1, 3))
+    judged = [Question(q.id, q.text, gold_passage_ids=("0",)) for q in QUESTIONS]
     for name in ("a", "b"):
-        evaluate(finds, judged, tmp_path / name, settings, source=QuestionSource("judged"))
+        evaluate(finds, judged, tmp_path / name, settings(read=20))
     both = load_evaluations([tmp_path / "a", tmp_path / "b"])
     assert str(both[0]).splitlines()[0].startswith("nDCG at 10")
     assert {row.figure for row in compare_evaluations(both)} >= {"nDCG@10", "RR"}

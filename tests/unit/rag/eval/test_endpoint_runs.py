@@ -2,8 +2,7 @@
 twice.
 """
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +10,22 @@ import pytest
 
 from rag.core.errors import EndpointError, MismatchedArtifactError
 from rag.core.types import Question
+from rag.data.files.rows import json_records
 from rag.eval.journal import Journal
-from rag.eval.settings import EvaluationSettings
-from rag.eval.source import QuestionSource
 from readers.open import open_reader
 from tests.chat_server import Server, chat
 from tests.unit.rag.eval.conftest import QUESTIONS, ToySystem, evaluate
 from tests.worlds import killed_at
 
-SETTINGS = EvaluationSettings(ks=(1, 3), read=3)
-SOURCE = QuestionSource("toy", "toy-dev.jsonl", "dev", "0" * 64)
 GOOD = chat('{"answer": "Black Forest", "passages": [1]}')
 DOWN = (500, b"{}")
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
 
 
 def run(source: str, out: Path, parallel: int = 1, questions: Any = QUESTIONS) -> Any:
     system = ToySystem()
     system.reader = open_reader(source, retries=0, parallel=parallel)
     system.identity = {"reader": "tiny"}
-    return evaluate(system, iter(questions), out, SETTINGS, source=SOURCE)
+    return evaluate(system, iter(questions), out)
 
 
 def asked(server: Server) -> list[str]:
@@ -56,8 +45,7 @@ def by_question(replies: dict[str, Any], otherwise: Any = GOOD) -> Callable[[Any
 
 
 def failures(out: Path, name: str = "per_question.jsonl") -> list[bool]:
-    lines = (out / name).read_text().splitlines()
-    return ["failure" in json.loads(line) for line in lines]
+    return ["failure" in record for record in json_records(out / name)]
 
 
 def test_a_server_that_is_gone_stops_the_run_and_nothing_is_asked_twice(
@@ -96,7 +84,7 @@ def test_what_could_not_be_read_is_asked_again(
     metrics = run(server.source, tmp_path, parallel=parallel)
     assert sorted(asked(server)) == sorted(question.text for question in QUESTIONS[1:4])
     assert failures(tmp_path) == [False] * 6
-    records = [json.loads(line) for line in (tmp_path / "per_question.jsonl").open()]
+    records = json_records(tmp_path / "per_question.jsonl")
     assert [record["id"] for record in records] == [question.id for question in QUESTIONS]
     assert (metrics["failed"], metrics["figures"]["em"]["n"]) == (0, 6)
 

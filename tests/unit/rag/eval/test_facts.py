@@ -1,22 +1,22 @@
 """Sentence boundaries, supporting facts in an evaluation, tuning."""
 
-import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from rag.core.files import read_json
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question, SearchResult
 from rag.data.corpus import read_documents
+from rag.data.files.rows import write_json_lines
 from rag.data.questions import questions_from
 from rag.data.sentences import align_sentences
 from rag.eval.report import render_report
 from rag.eval.results import load_evaluation
 from rag.eval.scoring import find_facts
-from rag.eval.settings import EvaluationSettings
-from rag.eval.source import QuestionSource
-from readers.protocols import Reader
-from tests.unit.rag.eval.conftest import evaluate
+from tests.support.reading import MadeReader
+from tests.unit.rag.eval.conftest import evaluate, settings
 
 # The boundary after "no. 5" is one that a rule would not find, and sentence 1 is blank.
 SENTENCES = {
@@ -47,7 +47,7 @@ CONTEXT = [[title, lines] for title, lines in SENTENCES.items()]
 @pytest.fixture
 def retrieved(tmp_path: Path) -> list[tuple[Hit, Passage]]:
     path = tmp_path / "paragraphs.jsonl"
-    path.write_text("\n".join(map(json.dumps, CORPUS)))
+    write_json_lines(path, CORPUS)
     return [
         (Hit(n, item.id, 2.0 - n), Passage(item.id, item.title, item.text))
         for n, item in enumerate(read_documents(path))
@@ -61,17 +61,13 @@ def answers(pairs: list[tuple[Hit, Passage]]) -> AnswerSet:
     return AnswerSet("q", (Answer("Norway", 1.0, 0.8, evidence),), 0.1, "v", {})
 
 
-class Reads(Reader):
-    """Finds the same passages and the same answer every time."""
+def reads(pairs: list[tuple[Hit, Passage]]) -> Any:
+    """A system that finds the same passages and the same answer every time."""
 
-    def __init__(self, pairs: list[tuple[Hit, Passage]]) -> None:
-        self.pairs, self.reader, self.identity = pairs, self, {}
+    def search(queries: list[str], top_k: int, *, timer: Any = None) -> list[SearchResult]:
+        return [SearchResult(query, pairs[:top_k]) for query in queries]
 
-    def search(self, queries: list[str], top_k: int, *, timer: Any = None) -> list[SearchResult]:
-        return [SearchResult(query, self.pairs[:top_k]) for query in queries]
-
-    def read(self, requests: Any, n_best: int = 5) -> list[AnswerSet]:
-        return [answers(self.pairs) for _ in requests]
+    return SimpleNamespace(search=search, reader=MadeReader(lambda _: answers(pairs)), identity={})
 
 
 def test_alignment_refuses_other_text() -> None:
@@ -89,17 +85,12 @@ def test_boundaries_come_from_the_question_set_then_from_a_rule(retrieved: Any) 
 
 
 def test_sp_and_joint_figures_of_an_evaluation(tmp_path: Path, retrieved: Any) -> None:
-    metrics = evaluate(
-        Reads(retrieved),  # type: ignore[arg-type]
-        [WITH_CONTEXT],
-        tmp_path / "out",
-        EvaluationSettings(profile="hotpot", ks=(1, 2), read=2),
-        source=QuestionSource("toy", split="dev"),
-    )
+    given = settings(profile="hotpot", ks=(1, 2), read=2)
+    metrics = evaluate(reads(retrieved), [WITH_CONTEXT], tmp_path / "out", given)
     assert all(
         metrics["figures"][name]["value"] == 1.0 for name in ("em", "sp_em", "joint_em", "joint_f1")
     )
     text = render_report([load_evaluation(tmp_path / "out")])
     assert "Supporting facts F1" in text
-    written = json.loads((tmp_path / "out" / "predictions.hotpot.json").read_text())
+    written = read_json(tmp_path / "out" / "predictions.hotpot.json")
     assert written["sp"] == {"h1": [["Silent Harbour", 2], ["Ada Moss", 0]]}

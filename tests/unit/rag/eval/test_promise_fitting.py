@@ -1,6 +1,5 @@
 """A promise is fitted to an index by a command, kept by its pipeline, and void for others."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,13 @@ from rag.answering import AnswerOptions
 from rag.cli.show import format_verdict
 from rag.core.errors import DataError
 from rag.core.types import Claim, Passage, Question
+from rag.data.files.rows import write_json_lines
 from rag.eval.promise_fitting import fit_verdict_promise, judge_answers, split_questions
 from rag.eval.settings import EvaluationSettings
 from rag.eval.systems import system_of
 from rag.metrics.selective import Limits
 from rag.promises import PROMISE_NAME
-from tests.commands import exit_code, run_command
+from tests.commands import exit_code, run_command, run_successfully
 from tests.support.verifying import WordVerifier
 
 RIVERS = {"Danube": "Sulina", "Rhine": "Rotterdam", "Elbe": "Cuxhaven", "Loire": "Nantes"}
@@ -49,7 +49,7 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for n in range(8)
     ]
     records.append({"id": "yes", "question": "Does the Elbe end in a town?", "answers": ["yes"]})
-    path.write_text("\n".join(map(json.dumps, records)))
+    write_json_lines(path, records)
     return path
 
 
@@ -58,15 +58,13 @@ def test_a_promise_is_fitted_kept_and_void_for_other_settings(
 ) -> None:
     promised = tmp_path / "index"
     shutil.copytree(index, promised)
-    common = ["tune", "confidence", "--index", str(promised), "--questions", str(questions)]
+    common = ["tune", "confidence", "--index", promised, "--questions", questions]
     limits = ["--max-error", "0.4", "--confidence", "0.9", "--max-false-answers", "0.4"]
-    result = run_command([*common, *limits])
-    assert result.exit_code == 0, result.output
-    assert "wrong answers  given answers\n0                          5\n" in result.output
-    assert "1 further ones ask for more than a short answer" in result.output
+    printed = run_successfully(*common, *limits)
+    assert "wrong answers  given answers\n0                          5\n" in printed
+    assert "1 further ones ask for more than a short answer" in printed
     with rag.Pipeline.open(promised) as pipeline:
         shown = pipeline.ask("In which town does the Elbe end?")
-        assert shown.promise is not None
         assert (shown.promise.max_error, shown.promise.max_false_answers) == (0.4, 0.4)
         assert shown.is_answered == (shown.answers[0].confidence >= shown.promise.threshold)
         assert pipeline.ask("Hello!").promise is None
@@ -83,15 +81,15 @@ def test_a_promise_is_fitted_kept_and_void_for_other_settings(
         assert person.ask("Which river ends in Sulina?").promise == shown.promise
     with rag.Pipeline.open(promised, effort="full") as other:
         assert other.ask("Which river ends in Sulina?").notice.endswith("values of reader")
-    output = run_command(["ask", "In which town does the Elbe end?", "-i", str(promised)]).output
-    assert "promised: at most 40% of the given answers are wrong and at most 40% of" in output
+    printed = run_successfully("ask", "In which town does the Elbe end?", "-i", promised)
+    assert "promised: at most 40% of the given answers are wrong and at most 40% of" in printed
 
 
 def test_a_sample_that_is_too_small_is_refused_with_the_number(
-    index: Path, questions: Path, tmp_path: Path
+    index: Path, questions: Path
 ) -> None:
-    common = ["tune", "confidence", "-i", str(index), "-q", str(questions)]
-    result = run_command([*common, "--max-error", "0.1", "--limit", "8"])
+    common = ("tune", "confidence", "-i", index, "-q", questions)
+    result = run_command(*common, "--max-error", 0.1, "--limit", 8)
     assert result.exit_code == DataError.exit_code
     assert "8 answers to judge, expected at least 29" in result.output
     assert not (index / PROMISE_NAME).exists()

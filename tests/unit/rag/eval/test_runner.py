@@ -1,7 +1,5 @@
 """Evaluations end to end on a toy system: figures, files, resuming, refusals."""
 
-import json
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,36 +14,19 @@ from rag.eval.report import render_report
 from rag.eval.results import load_evaluation
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from tests.unit.rag.eval.conftest import evaluate
-
-SOURCE = QuestionSource("toy", "toy-dev.jsonl", "dev", "0" * 64)
-
-
-def settings(**changes: Any) -> EvaluationSettings:
-    base = {"ks": (1, 3), "read": 3, "batch_size": 2}
-    return EvaluationSettings(**{**base, **changes})
+from tests.unit.rag.eval.conftest import QUESTIONS, SOURCE, ToySystem, evaluate, settings
 
 
 def records(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "per_question.jsonl").read_text().splitlines()]
+    return list(json_records(out / "per_question.jsonl"))
 
 
 def without_times(out: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in record.items() if k != "timings_ms"} for record in records(out)]
 
 
-def evaluate_until(system: Any, questions: Iterable[Question], out: Path, limit: int) -> None:
-    """Stop when more questions than `limit` come."""
-    system.fail_after = limit
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(system, questions, out, settings(), source=SOURCE)
-    system.fail_after = None
-
-
-def test_figures_files_and_stages(tmp_path: Path, system: Any, questions: list[Question]) -> None:
-    metrics = evaluate(
-        system, questions, tmp_path, settings(), source=SOURCE, command="rag evaluate …"
-    )
+def test_figures_files_and_stages(tmp_path: Path, system: Any) -> None:
+    metrics = evaluate(system, QUESTIONS, tmp_path, command="rag evaluate …")
     figures = metrics["figures"]
     assert figures["em"]["value"] == pytest.approx(1 / 6)
     assert figures["em"]["n"] == 6
@@ -69,7 +50,7 @@ def test_figures_files_and_stages(tmp_path: Path, system: Any, questions: list[Q
     assert metrics["calibration"]["n"] == 6
     assert read_json(tmp_path / "metrics.json") == metrics
     assert read_json(tmp_path / "predictions.squad.json")["q0"] == "Black Forest"
-    first = json.loads((tmp_path / "predictions.nq_open.jsonl").read_text().splitlines()[0])
+    first = next(json_records(tmp_path / "predictions.nq_open.jsonl"))
     assert first == {"question": "Where does the Danube rise?", "prediction": "Black Forest"}
     assert (tmp_path / "run.trec").read_text().startswith("q0 Q0 p0 1 2.0 rag\n")
     assert not (tmp_path / "state.json").exists()
@@ -77,60 +58,56 @@ def test_figures_files_and_stages(tmp_path: Path, system: Any, questions: list[Q
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"id": "q4", "half'])
-def test_a_killed_run_continues_and_ends_equal(
-    tmp_path: Path, system: Any, questions: list[Question], torn: bytes
-) -> None:
+def test_a_killed_run_continues_and_ends_equal(tmp_path: Path, system: Any, torn: bytes) -> None:
+    by_two = settings(batch_size=2)
     whole = tmp_path / "whole"
-    evaluate(system, questions, whole, settings(), source=SOURCE)
-    system.asked = []
+    evaluate(ToySystem(), QUESTIONS, whole, by_two)
     out = tmp_path / "killed"
-    evaluate_until(system, iter(questions), out, 4)
+    system.fail_after = 4
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(system, iter(QUESTIONS), out, by_two)
+    system.fail_after = None
     with open(out / "per_question.jsonl.part", "ab") as file:
         file.write(torn)
     system.asked = []
-    metrics = evaluate(system, iter(questions), out, settings(), source=SOURCE)
+    metrics = evaluate(system, iter(QUESTIONS), out, by_two)
     assert len(system.asked) == 2  # only what was missing
     assert without_times(out) == without_times(whole)
     assert metrics["figures"] == read_json(whole / "metrics.json")["figures"]
     system.asked = []
-    assert evaluate(system, questions, out, settings(), source=SOURCE) == metrics
+    assert evaluate(system, QUESTIONS, out, by_two) == metrics
     assert system.asked == []
 
 
-def test_other_settings_questions_or_system_are_refused(
-    tmp_path: Path, system: Any, questions: list[Question]
-) -> None:
-    evaluate(system, questions, tmp_path, settings(), source=SOURCE)
-    other = QuestionSource("other")
+def test_other_settings_questions_or_system_are_refused(tmp_path: Path, system: Any) -> None:
+    evaluate(system, QUESTIONS, tmp_path)
     for changed, source, message in (
         (settings(profile="nq_open"), SOURCE, "settings .*profile: 'squad', now 'nq_open'"),
-        (settings(), other, "question_set"),
+        (settings(), QuestionSource("other"), "question_set"),
     ):
         with pytest.raises(MismatchedArtifactError, match=f"other {message}"):
-            evaluate(system, questions, tmp_path, changed, source=source)
+            evaluate(system, QUESTIONS, tmp_path, changed, source=source)
     system.identity = {"reader": "new"}
     with pytest.raises(MismatchedArtifactError, match="other system"):
-        evaluate(system, questions, tmp_path, settings(), source=SOURCE)
+        evaluate(system, QUESTIONS, tmp_path)
 
 
-def test_bad_requests_are_refused(
-    tmp_path: Path, system: Any, finds: Any, questions: list[Question]
-) -> None:
+def test_bad_requests_are_refused(tmp_path: Path, system: Any, finds: Any) -> None:
     pattern = Question(
         "t", "How high is Mount Everest?", (r"8,?849",), answer_profile="trec_search"
     )
     refused: list[tuple[Any, list[Question], EvaluationSettings, type[Exception], str]] = [
         (system, [], settings(), DataError, "no questions"),
-        (system, [questions[0]] * 2, settings(), DataError, "have the id"),
-        (finds, questions, settings(gold=True), ConfigError, "gold passages needs"),
+        (system, QUESTIONS[:1] * 2, settings(), DataError, "have the id"),
+        (finds, QUESTIONS, settings(gold=True), ConfigError, "gold passages needs"),
         (system, [pattern], settings(), ConfigError, r"profile squad[\s\S]*trec_search"),
     ]
     for number, (asked, listed, given, error, message) in enumerate(refused):
         with pytest.raises(error, match=message):
-            evaluate(asked, listed, tmp_path / str(number), given, source=SOURCE)
+            evaluate(asked, listed, tmp_path / str(number), given)
     assert [path.name for path in (tmp_path / "1").iterdir()] == [".lock"]
     with directory_lock(tmp_path / "e"), pytest.raises(ResourceError):
-        evaluate(system, questions, tmp_path / "e", settings(), source=SOURCE)
+        evaluate(system, QUESTIONS, tmp_path / "e")
 
 
 def test_silence_is_right_where_squad_2_has_no_answer(tmp_path: Path, system: Any) -> None:
@@ -147,7 +124,7 @@ def test_silence_is_right_where_squad_2_has_no_answer(tmp_path: Path, system: An
     ]
     for profile, n, names in (("squad", 2, ("em",)), ("squad2", 4, ("em", "f1"))):
         out = tmp_path / profile
-        metrics = evaluate(system, mixed, out, settings(profile=profile), source=SOURCE)
+        metrics = evaluate(system, mixed, out, settings(profile=profile))
         for name in names:
             figure = metrics["figures"][name]
             assert (figure["n"], figure["value"]) == (n, 0.5)
@@ -159,7 +136,7 @@ def test_silence_is_right_where_squad_2_has_no_answer(tmp_path: Path, system: An
 
 
 def test_paths_are_judged_where_the_retriever_finds_them(
-    tmp_path: Path, system: Any, finds: Any, questions: list[Question]
+    tmp_path: Path, system: Any, finds: Any
 ) -> None:
     def search(texts: Any, top_k: int, *, timer: Any = None) -> Any:
         results = []
@@ -169,31 +146,27 @@ def test_paths_are_judged_where_the_retriever_finds_them(
             results.append(replace(result, paths=paths))
         return results
 
-    plain = evaluate(finds, questions, tmp_path / "b", settings(), source=SOURCE)
+    plain = evaluate(finds, QUESTIONS, tmp_path / "b")
     finds.search = search
-    figures = evaluate(finds, questions, tmp_path / "a", settings(ks=(1, 6)), source=SOURCE)[
-        "figures"
-    ]
+    figures = evaluate(finds, QUESTIONS, tmp_path / "a", settings(ks=(1, 6)))["figures"]
     assert (figures["path_em@1"]["value"], figures["path_em@6"]["value"]) == (0.0, 1.0)
     assert figures["path_em@1"]["n"] == 1  # only q3 needs two passages
     assert (figures["hop1_recall@1"]["value"], figures["hop2_recall@1"]["value"]) == (0.0, 1.0)
-    [record] = [r for r in json_records(tmp_path / "a" / "per_question.jsonl") if r["id"] == "q3"]
+    [record] = [r for r in records(tmp_path / "a") if r["id"] == "q3"]
     assert record["paths"] == [["p4", "p0"], ["p4", "p3"]]
     assert not any(name.startswith(("path_", "hop")) for name in plain["figures"])
 
 
-def test_figures_by_fields_of_the_questions(
-    tmp_path: Path, finds: Any, questions: list[Question]
-) -> None:
+def test_figures_by_fields_of_the_questions(tmp_path: Path, finds: Any) -> None:
     marked = [
         replace(question, meta={"format": "pdf" if number < 2 else None, "page": 1})
-        for number, question in enumerate(questions[:3])
+        for number, question in enumerate(QUESTIONS[:3])
     ]
-    metrics = evaluate(finds, marked, tmp_path / "a", settings(by=("format",)), source=SOURCE)
+    metrics = evaluate(finds, marked, tmp_path / "a", settings(by=("format",)))
     assert list(metrics["groups"]) == ["format"]
     rows = metrics["groups"]["format"]
     assert [(row["value"], row["n"]) for row in rows] == [("pdf", 2), ("none", 1)]
-    alone = evaluate(finds, marked[:2], tmp_path / "b", settings(), source=SOURCE)
+    alone = evaluate(finds, marked[:2], tmp_path / "b")
     assert rows[0]["figures"]["top1"] == alone["figures"]["top1"]
     evaluation = load_evaluation(tmp_path / "a")
     table = str(evaluation).splitlines()
@@ -201,13 +174,11 @@ def test_figures_by_fields_of_the_questions(
     assert table[head + 1].split()[:2] == ["pdf", "2"]
     assert '<th scope="row">pdf</th><td>2</td>' in render_report([evaluation])
     with pytest.raises(DataError, match=r"no field 'Format'.*\n.*format, page"):
-        evaluate(finds, marked, tmp_path / "c", settings(by=("Format",)), source=SOURCE)
+        evaluate(finds, marked, tmp_path / "c", settings(by=("Format",)))
 
 
 def test_kilt_profile(tmp_path: Path, system: Any) -> None:
     question = Question("k", "Where?", ("Black Forest",), provenance=[[{"wikipedia_id": "p0"}]])
-    metrics = evaluate(system, [question], tmp_path, settings(profile="kilt"), source=SOURCE)
-    figures = {
-        name: metrics["figures"][name]["value"] for name in ("r_precision", "recall@3", "kilt_em")
-    }
-    assert figures["r_precision"] == figures["recall@3"] == 1.0
+    metrics = evaluate(system, [question], tmp_path, settings(profile="kilt"))
+    for name in ("r_precision", "recall@3", "kilt_em"):
+        assert metrics["figures"][name]["value"] == 1.0

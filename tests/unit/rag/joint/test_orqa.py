@@ -2,7 +2,6 @@
 refuses.
 """
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from indexers.settings import BuildSettings
 from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.examples import write_examples
+from rag.data.files.rows import json_records, write_json_lines
 from rag.data.text import exact_match
 from rag.joint.config import OrqaTrainConfig
 from rag.joint.orqa import early_loss, full_loss
@@ -73,8 +73,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny: TinyModels, tiny_bert:
         text = f"{example.positives[0].text} {answer}"
         passages.append(Passage(str(number), "title", text))
         asked = {"id": example.id, "question": example.question, "answers": [answer]}
-        lines.append(json.dumps(asked) + "\n")
-    (place / "asked.jsonl").write_text("".join(lines))
+        lines.append(asked)
+    write_json_lines(place / "asked.jsonl", lines)
     write_examples(place / "warm.json", examples)
     config = DprTrainConfig(
         out=place / "run",
@@ -172,7 +172,7 @@ def test_answers_alone_teach_retrieval_and_reading(
     assert np.mean(read[-19:]) > np.mean(read[:19]) + 0.1
 
     # What was written finds and answers.
-    asked = [json.loads(line) for line in world.questions.read_text().splitlines()]
+    asked = list(json_records(world.questions))
     before, _ = figures(asked, world.index, None)
     caplog.clear()
     after, right = figures(asked, config.out / "index", config.out / "reader")

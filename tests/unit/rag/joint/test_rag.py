@@ -2,7 +2,6 @@
 refused.
 """
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from rag.config import load_config
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import read_json
 from rag.core.types import Passage
+from rag.data.files.rows import json_records, write_json_lines
 from rag.eval.api import evaluate
 from rag.joint.config import EmdrTrainConfig, JointTrainConfig, RagTrainConfig
 from rag.metrics.significance import Interval
@@ -63,7 +63,7 @@ def test_rag_learns_from_answers_alone(frozen: Path, figures: dict[str, float]) 
 def test_a_trained_rag_is_one_folder_that_answers_over_its_index(
     frozen: Path, figures: dict[str, float], world: dict[str, Any], tmp_path: Path
 ) -> None:
-    asked = [json.loads(line) for line in Path(world["validation_file"]).read_text().splitlines()]
+    asked = list(json_records(world["validation_file"]))
     texts = [record["question"] for record in asked]
     with Pipeline.open(world["index"], reader=frozen, precision="fp32") as pipeline:
         answers = [result.answers[0] for result in pipeline.ask_many(texts, top_k=5, n_best=1)]
@@ -122,7 +122,7 @@ def write_questions(path: Path, words: str, *more: dict[str, Any]) -> str:
     asked = list(more)
     for number, thing in enumerate(THINGS):
         asked += [{"question": f"{thing} {word}", "answers": [str(number + 2)]} for word in words]
-    path.write_text("".join(json.dumps(record) + "\n" for record in asked))
+    write_json_lines(path, asked)
     return str(path)
 
 

@@ -31,7 +31,7 @@ from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorSettings
 from retrievers.negatives.settings import GuidanceSettings
-from tests.commands import exit_code
+from tests.commands import run_successfully
 from tests.tiny_generator import tiny_seq2seq
 from tests.tiny_reader import tiny_encoder, tiny_tokenizer
 
@@ -163,9 +163,7 @@ def test_nothing_to_score_is_refused(tmp_path: Path) -> None:
         score_examples(tmp_path / "in.json", tmp_path / "out.json", judge)
 
 
-def test_the_command_scores_with_the_shipped_reader(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_scores_with_the_shipped_reader(tmp_path: Path) -> None:
     source = tmp_path / "in.json"
     out = tmp_path / "out.json"
     passages = [
@@ -173,11 +171,10 @@ def test_the_command_scores_with_the_shipped_reader(
         Passage("2", "Rome", "Rome is in Italy."),
     ]
     write_examples(source, [retrieved("What is the capital of Norway?", "Oslo", passages)])
-    assert exit_code("score", "--examples", source, "--out", out) == 0
-    assert "passages 2, questions 1" in capsys.readouterr().out
+    printed = run_successfully("score", "--examples", source, "--out", out)
+    assert "passages 2, questions 1" in printed
     [result] = read_examples(out, needs="targets")
     right, wrong = (c.target for c in result.candidates)
-    assert right is not None
     assert right > math.log(0.5)
     assert wrong == pytest.approx(math.log(1e-4), abs=1e-5)
 

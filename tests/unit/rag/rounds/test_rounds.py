@@ -2,7 +2,6 @@
 stage.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -18,6 +17,7 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import read_json
 from rag.core.types import Passage
 from rag.data.examples import Example
+from rag.data.files.rows import write_json_lines
 from rag.joint.questions import answered
 from rag.rounds import judges, rounds
 from rag.rounds.config import RoundsConfig, SignalName
@@ -26,7 +26,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import answer_matcher
 from retrievers.training import distill
 from retrievers.training.config import BiEncoderConfig, ColbertTrainConfig, DistillTrainConfig
-from tests.commands import exit_code
+from tests.commands import run_command
 from tests.conftest import TinyModels
 from tests.unit.retrievers.conftest import cipher_examples
 
@@ -75,7 +75,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str
             lines.append(
                 {"id": f"{number}-{asked[:2]}", "question": f"{asked} {code}", "answer": [code]}
             )
-    (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_json_lines(folder / "train.jsonl", lines)
     encoder = BiEncoder.load(tiny_bert, pooling="mean")
     write_index(folder / "index", passages, encoder=encoder)
     return {"folder": folder, "encoder": str(tiny_bert)}
@@ -242,17 +242,12 @@ def test_vectors_are_compared_with_vectors_and_words_stay(
 
 
 def test_wrong_settings_are_refused(
-    world: dict[str, Any],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     assert get_args(SignalName) == tuple(judges._SIGNALS)
     strange = tmp_path / "strange.jsonl"
-    strange.write_text(
-        "".join(json.dumps({"question": f"who {n}", "answer": ["zzz"]}) + "\n" for n in range(30))
-    )
+    write_json_lines(strange, ({"question": f"who {n}", "answer": ["zzz"]} for n in range(30)))
     index = world["folder"] / "index"
     command = ("rounds", "--index", index, "--questions", strange, "--out")
     rules = [("colbert", "--positives", rule, "expected rules b,k") for rule in ("3", "5,3", "a,b")]
@@ -263,8 +258,9 @@ def test_wrong_settings_are_refused(
         *rules,
         ("colbert", "--set", "select_by=mrr", "select_by=mrr is not measured here"),
     ):
-        assert exit_code(*command, tmp_path / "run", "--recipe", recipe, option, value) == 2
-        assert words in capsys.readouterr().err
+        refused = run_command(*command, tmp_path / "run", "--recipe", recipe, option, value)
+        assert refused.exit_code == 2
+        assert words in refused.err
     assert not (tmp_path / "run").exists()
     with pytest.raises(DataError, match="holds an answer"):
         run_rounds(*by_answers(world, tmp_path / "b", questions=strange))

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.processes import wait_until
 from tests.unit.retrievers.encoders.test_static import as_model2vec, tokenizer
 
 PATIENCE = {  # for a machine that is busy with other work
@@ -55,7 +55,10 @@ class Nodes:
         import ray
 
         self._cluster.remove_node(self._running.pop())
-        wait_for(lambda: sum(node["Alive"] for node in ray.nodes()) <= len(self._running) + 1)
+        wait_until(
+            lambda: sum(node["Alive"] for node in ray.nodes()) <= len(self._running) + 1,
+            limit_s=60.0,
+        )
 
 
 def _patiently(start: Callable[[], Any], attempts: int = 4) -> Any:
@@ -97,14 +100,6 @@ def _below(pid: int) -> list[int]:
         parents[int(stat.parent.name)] = int(fields[1])
     result = [child for child, parent in parents.items() if parent == pid]
     return [*result, *(inner for child in result for inner in _below(child))]
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    """Until it holds; a test that waits longer fails."""
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 refused.
 """
 
-import hashlib
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -21,7 +20,8 @@ from rag.core.types import Passage
 from rag.scale.cluster import connected
 from rag.scale.encoding import encode_on_cluster
 from retrievers.encoders.open import load_encoder
-from tests.commands import run_command
+from tests.commands import run_command, run_successfully
+from tests.support.hashing import content
 from tests.unit.rag.scale.conftest import Nodes
 
 WORDS = ["danube", "rhine", "river", "black", "forest", "sea", "rises", "the", "in"]
@@ -32,14 +32,6 @@ def corpus(rows: int = ROWS, words: int = 400) -> Iterator[Passage]:
     draw = random.Random(5)
     for number in range(rows):
         yield Passage(f"p{number}", draw.choice(WORDS), " ".join(draw.choices(WORDS, k=words)))
-
-
-def content(place: Path) -> dict[str, str]:
-    return {
-        path.relative_to(place).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(place.rglob("*"))
-        if path.is_file() and path.name != ".lock"
-    }
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +74,10 @@ def test_the_command_builds_the_index_of_one_machine(
     documents.write_text(
         "".join(f'{{"id": "{p.id}", "text": "{p.text}"}}\n' for p in corpus(100, 40))
     )
-    command = ["index", str(documents), "--encoder", str(static_encoder), "--retriever", "dense"]
+    command = ["index", documents, "--encoder", static_encoder, "--retriever", "dense"]
     command += ["--split", "none", "--shard-rows", "16", "--out"]
     for out, more in (("one", []), ("many", ["--ray", nodes.address])):
-        result = run_command([*command, str(tmp_path / out), *more])
-        assert result.exit_code == 0, result.output
+        run_successfully(*command, tmp_path / out, *more)
     assert content(tmp_path / "one") == content(tmp_path / "many")
     Index.open(tmp_path / "many", verify="deep").close()
 
@@ -170,8 +161,8 @@ def test_nodes_that_would_differ_are_refused_by_name(
 
 
 def test_what_cannot_be_done_on_a_cluster_is_refused(tmp_path: Path) -> None:
-    index = ["index", "sample", "--ray", "auto", "--out", str(tmp_path / "index")]
+    index = ("index", "sample", "--ray", "auto", "--out", tmp_path / "index")
     for option in (["--retriever", "bm25"], ["--reuse", "x"]):
-        result = run_command([*index, *option])
+        result = run_command(*index, *option)
         assert result.exit_code == ConfigError.exit_code
         assert "reuses none" in result.output

@@ -45,7 +45,6 @@ def flat(static_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 def queries(index: Index) -> np.ndarray:
     vectors = np.random.default_rng(1).standard_normal((12, 16)).astype(np.float32)
-    assert index.embeddings is not None
     return np.concatenate([vectors, index.embeddings.rows(np.arange(0, 600, 50))])
 
 
@@ -62,7 +61,6 @@ def test_results_are_those_of_one_machine(nodes: Nodes, flat: Path) -> None:
     with Index.open(flat) as whole, open_sharded(flat, nodes.address) as parts:
         assert len(sharded(parts).processes()) == 2
         for top_k in (1, 10, 100, 700):
-            assert whole.dense is not None
             scores, rows = whole.dense.search(queries(whole), top_k)
             result, found_rows = sharded(parts).search(queries(parts), top_k)
             np.testing.assert_array_equal(scores, result)

@@ -14,8 +14,9 @@ from rag.core.errors import ConfigError, IncompleteArtifactError, ResourceError
 from rag.core.files import atomic_write_json, directory_lock
 from rag.training.run_folder import claim_run
 from tests import toy_refresh
+from tests.support.processes import wait_until
 from tests.toy_refresh import ToyConfig, ToyRun
-from tests.worlds import start_process, wait_until
+from tests.worlds import start_process
 
 
 def config(out: Path, **settings: Any) -> ToyConfig:
@@ -107,7 +108,6 @@ def test_the_death_of_the_refresher_is_noticed(tmp_path: Path) -> None:
     killed = ToyRun(config(tmp_path / "b", refresh_device="cpu"), begins_with_result=True)
     killed.steps(0, 3)
     child = killed.hooks._child
-    assert child is not None
     os.kill(child.pid, signal.SIGKILL)
     child.join()
     with pytest.raises(ResourceError, match="exit code -9"):

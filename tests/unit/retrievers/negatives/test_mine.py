@@ -16,7 +16,7 @@ from rag.data.text import AnswerMatcher
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.negatives.mine import below_margin, candidates_by_rank, mine
 from retrievers.negatives.settings import MiningSettings
-from tests.commands import exit_code, run_command
+from tests.commands import exit_code, run_successfully
 
 RIVERS = ("Danube", "Rhine", "Elbe", "Oder", "Main", "Neckar", "Isar", "Inn", "Spree", "Havel")
 
@@ -222,8 +222,8 @@ def test_the_printed_command_trains_without_any_negative(index_dir, tmp_path, ca
         for n, river in enumerate(RIVERS)
     ]
     Path("questions.jsonl").write_text("\n".join(map(json.dumps, asked)))
-    mining = ["mine", "--index", index_dir, "--questions", "questions.jsonl", "--out", "mined.json"]
-    printed = run_command(list(map(str, mining))).output
+    mining = ("mine", "--index", index_dir, "--questions", "questions.jsonl", "--out", "mined.json")
+    printed = run_successfully(*mining)
     assert "negatives 0" in printed
     words = shlex.split(printed.partition("train: rag ")[2])
     for setting in ("passage_tokens=64", "validation_fraction=0.1", "max_steps=9"):

@@ -74,7 +74,6 @@ def test_formulas_without_a_value_are_counted(tmp_path: Path) -> None:
 def worker(path: Path, timeout_s: float) -> "subprocess.Popen[bytes]":
     """A converter at work on a file that never ends."""
     process = subprocess.Popen(CONVERTER, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdin is not None
     process.stdin.write(request(path, timeout_s))
     process.stdin.flush()
     return process
@@ -99,6 +98,5 @@ def test_a_converter_has_so_much_memory_and_no_more(tmp_path: Path) -> None:
 
 def test_a_converter_ends_with_its_parent(endless: Path) -> None:
     process = worker(endless, 600)
-    assert process.stdin is not None
     process.stdin.close()  # as the end of the parent does, however it ends
     assert process.wait(timeout=60) == 0
