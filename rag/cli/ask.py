@@ -112,6 +112,13 @@ def verify(
         raise ConfigError(what, arguments=("text", "claim_file"))
     if text is not None:
         claims = sentences_of_file(text)
+    elif claim_file is not None and claim_file.suffix == ".txt":
+        problem = f"{{claim_file}}: {claim_file} is a text, expected JSON lines with a claim each"
+        raise ConfigError(
+            problem,
+            hint="judge the sentences of a text with {text}",
+            arguments=("claim_file", "text"),
+        )
     elif claim_file is not None:
         claims = [claim.text for claim in read_claims(claim_file)]
     in_text = text is not None

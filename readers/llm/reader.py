@@ -303,7 +303,9 @@ class LanguageModelReader(Reader):
 
 
 def _support(answer: Answer) -> float:
-    """How far passages support an answer: as a whole, or its sentences on average."""
-    if not answer.sentences:
+    """How far passages support an answer: its sentences on average, by what they cite, or the whole
+    where none of them cites anything.
+    """
+    if not any(sentence.citations for sentence in answer.sentences):
         return float(answer.is_supported)
     return sum(sentence.support for sentence in answer.sentences) / len(answer.sentences)

@@ -49,21 +49,25 @@ _LEAST_SHARE = 0.5
 
 
 class _Wording(NamedTuple):
-    """Words that carry content; and each number as the set of forms that may stand for it."""
+    """Words that carry content; and each number or code as the set of forms that may stand for it."""
 
     words: frozenset[str]
     numbers: tuple[frozenset[str], ...]
 
 
 def says(texts: Iterable[str], statement: str) -> bool:
-    """Whether the texts together have all numbers of a statement, and half of its other words.
+    """Whether the texts together have all numbers and codes of a statement, and half of its other
+    words.
 
-    A number counts in digits, in words, as a percentage or a share, with a scale or without.
-    Function words do not count; a statement of nothing else is said by any text.
+    A code is a word with a digit, such as V3. A number counts in digits, in words, as a percentage
+    or a share, with a scale or without. Function words do not count; a statement of nothing else is
+    said by any text.
 
     Example:
         >>> says(["The share was 0.17 in 2010."], "Seventeen percent in 2010"), says(["17"], "18 %")
         (True, False)
+        >>> says(["Release the pressure at valve V3."], "release the pressure at valve V9")
+        False
         >>> says(["J. K. Smith was born on 1990-05-03."], "JK Smith's birth: May 3rd, 1990")
         True
     """
@@ -102,7 +106,12 @@ def _wording(text: str) -> _Wording:
     while place < len(pieces):
         value, end = _number(pieces, place)
         if end == place:
-            words.add(pieces[place])
+            piece = pieces[place]
+            is_code = any(map(str.isdigit, piece))
+            if is_code:
+                numbers.append(frozenset([piece]))
+            else:
+                words.add(piece)
             place += 1
             continue
         forms = {_plain(value)}

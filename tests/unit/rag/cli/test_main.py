@@ -216,6 +216,9 @@ def test_sentences_of_a_text_are_verified(
     text = tmp_path / "claims.txt"
     text.write_text("The Great Wave off Kanagawa is a print. It is blue. Is it old?\n")
     verify = ["verify", "--text", text, "--index", sample_index, "--top-k", 1]
+    refused = run_command("verify", "--claims", text, "--index", sample_index)
+    assert refused.exit_code == 2
+    assert "judge the sentences of a text with --text" in refused.err
     refused = run_command(*verify, "--verifier", tmp_path / "none")
     assert refused.exit_code == 4
     hint = "train one with `rag train verifier`, and give its folder as --verifier"

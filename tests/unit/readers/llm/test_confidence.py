@@ -128,3 +128,25 @@ def test_an_answer_that_is_not_supported_is_doubted() -> None:
     supported, doubted = (confidence(Signs(-0.1, support), None) for support in (1.0, 0.0))
     assert (supported, doubted) == pytest.approx((0.905, 0.181), abs=1e-3)
     assert confidence(Signs(None, 1.0), None) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        # It cites nothing, but a passage that the model was shown says so.
+        ("Release the pressure at valve V3.", 0.5),
+        ("Release the pressure at valve V3. [1]", 0.5),
+        ("Release the pressure at valve V9.", 0.1),
+        ("Release the pressure at valve V9. [1]", 0.1),
+        # Half of the sentences hold.
+        ("Release the pressure at valve V3. [1] Then call Ulm. [1]", 0.3),
+    ],
+)
+def test_a_reply_without_citations_is_as_sure_as_the_passages_make_it(
+    reply: str, expected: float
+) -> None:
+    model = MadeModel(lambda content: Completion(reply))
+    reader = LanguageModelReader(model, LanguageModelSettings(style="cited"))
+    passage = Passage("p", "Pump", "Before any work you release the pressure at valve V3.")
+    [answers] = reader.read([ReadRequest.of("What comes first?", [passage])])
+    assert answers.answers[0].confidence == pytest.approx(expected)
