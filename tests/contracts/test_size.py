@@ -21,31 +21,31 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 # RAG's parts, two models of one folder, raised those of rag/runtime; its published form and ModernBERT
 # those of readers.
 TOKENS = {
-    "rag/*.py": (14_450, 10_500),
+    "rag/*.py": (14_800, 10_500),
     "rag/adaptation": (6_550, 5_550),
     "rag/bench": (18_650, 8_000),
-    "rag/cli": (10_800, 7_200),
+    "rag/cli": (10_900, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
     "rag/core": (5_370, 4_200),
-    "rag/data": (53_500, 41_000),
+    "rag/data": (53_700, 41_000),
     "rag/docs": (180, 200),
     # One table of figures, and the refusal of runs whose pages nothing names.
-    "rag/eval": (19_750, 12_200),
+    "rag/eval": (20_100, 12_200),
     "rag/integrations": (1_300, 1_200),
     "rag/joint": (13_900, 13_000),
-    "rag/metrics": (4_750, 3_600),
+    "rag/metrics": (4_850, 3_600),
     "rag/rounds": (3_850, 3_050),
     "rag/runtime": (9_250, 7_900),
     "rag/sample": (60, 100),
     "rag/scale": (2_825, 2_700),
-    "rag/training": (9_700, 8_200),
-    "indexers": (34_500, 28_000),
+    "rag/training": (9_850, 8_200),
+    "indexers": (34_800, 28_000),
     # Readers and policies fit prompts into a window by one function.
-    "readers": (55_700, 43_600),
+    "readers": (56_000, 43_600),
     "retrievers": (48_400, 41_000),
     # Every route describes what it answers; shelves.
-    "serve": (29_950, 16_000),
-    "tests": (294_250, 200_000),
+    "serve": (30_200, 16_000),
+    "tests": (296_500, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
