@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from retrievers.encoders.tokenization import mask_id, open_tokenizer
     from retrievers.examples.batches import IGNORED, NEGATIVE, OTHER, POSITIVE, Epochs
     from retrievers.examples.corpus import open_corpus
-    from retrievers.training.bi_encoder import encoder_form, export_model, load_model
+    from retrievers.training.bi_encoder import encoder_settings, export_model, load_model
     from retrievers.training.config import (
         BiEncoderConfig,
         ContrastiveConfig,
@@ -51,7 +51,7 @@ __all__ = [
     "Weights",
     "World",
     "encoder_card",
-    "encoder_form",
+    "encoder_settings",
     "export_model",
     "generator",
     "learn_from_examples",
@@ -75,7 +75,7 @@ _NAMES = {
     "retrievers.encoders.tokenization": ["mask_id", "open_tokenizer"],
     "retrievers.examples.batches": ["IGNORED", "NEGATIVE", "OTHER", "POSITIVE", "Epochs"],
     "retrievers.examples.corpus": ["open_corpus"],
-    "retrievers.training.bi_encoder": ["encoder_form", "export_model", "load_model"],
+    "retrievers.training.bi_encoder": ["encoder_settings", "export_model", "load_model"],
     "retrievers.training.config": [
         "BiEncoderConfig",
         "ContrastiveConfig",

@@ -125,7 +125,7 @@ def _ask(
         resolver = GoldResolver(index.passages, index.documents)
         system = replace(system, document_of=index.document_of)
         questions = map(resolver, questions)
-    runner.evaluate(system, questions, folder, settings, source=source, command=command)
+    runner.run_evaluation(system, questions, folder, settings, source=source, command=command)
     notes = [] if resolver is None else resolver.notes()
     return notes + _notes(load_evaluation(folder))
 

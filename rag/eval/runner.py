@@ -66,7 +66,7 @@ _Answered = tuple[list[AskedQuestion], list[ReaderError]]
 _PACKAGES = ("torch", "transformers", "faiss-cpu", "pyserini", "ir_measures", "numpy", "scipy")
 
 
-def evaluate(
+def run_evaluation(
     system: System,
     questions: Iterable[Question],
     folder: Path,

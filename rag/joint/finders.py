@@ -51,11 +51,11 @@ class Finder(ABC):
         """The first `count` passages of each question, best first."""
 
     @torch.no_grad()
-    def judge(
+    def evaluate(
         self, questions: Sequence[Question], reader: Reader, batch_size: int
     ) -> tuple[list[ReadRequest], dict[str, float]]:
-        """What the reader is asked about held-out questions, and the figures of retrieval and
-        answers in percent.
+        """Retrieve passages for held-out questions and read them: the reader's requests, and the
+        figures of retrieval and answers in percent.
         """
         ranks: list[int | None] = []
         requests = []
@@ -115,7 +115,7 @@ class LearningFinder(Finder):
 
     def vectors(self, questions: Sequence[Question]) -> Tensor:
         """(B, D) vectors of questions, with gradient."""
-        return self.retriever.ask([Query(question.text) for question in questions])
+        return self.retriever.encode_queries([Query(question.text) for question in questions])
 
     def _scores(self, vectors: Tensor, rows: Int64, *, encode: bool) -> Tensor:
         return score_rows(self.retriever, self.live_index.index, vectors, rows, encode=encode)

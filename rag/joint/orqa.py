@@ -62,7 +62,7 @@ from readers.manifest import Calibration
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import answer_matcher
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, load_model, score_rows
-from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
+from retrievers.training.recipe import encoder_card, export_frozen, frozen_settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -166,7 +166,7 @@ def build(config: OrqaTrainConfig, world: World, *, index: Index) -> Method:
         batches=Epochs.of(config, len(questions)),
         loss=task.loss,
         export=export,
-        card=encoder_card(retriever.config, frozen_form(retriever)),
+        card=encoder_card(retriever.config, frozen_settings(retriever)),
         evaluate=partial(task.measure, held_out) if held_out else None,
         facts={
             "training questions": len(questions),
@@ -288,4 +288,4 @@ class OrqaTask:
         reader = ExtractiveReader(
             self.reader.eval(), self.tokenizer, self.settings, device=self.retriever.device
         )
-        return self._finder.judge(questions, reader, self.config.batch_size)[1]
+        return self._finder.evaluate(questions, reader, self.config.batch_size)[1]

@@ -52,7 +52,7 @@ from retrievers.open import named_kind, open_retriever
 from retrievers.training.bi_encoder import (
     BiEncoderModel,
     adopt_index,
-    encoder_form,
+    encoder_settings,
     export_model,
     load_model,
 )
@@ -147,7 +147,7 @@ class JointTask:
         was_training = self.module.training
         self.module.eval()
         reader = GenerativeReader(self.seq2seq, self.settings)
-        requests, figures = self.finder.judge(questions, reader, self.config.batch_size)
+        requests, figures = self.finder.evaluate(questions, reader, self.config.batch_size)
         targets = [question.answers[0] for question in questions]
         figures["nll"] = -fmean(reader.log_likelihood(requests, targets))
         self.module.train(was_training)
@@ -313,13 +313,13 @@ def _bind(
     written with that encoder.
     """
     identity = index.require_dense().encoder
-    form = replace(encoder_form(retriever), max_length=config.passage_tokens)
+    settings = replace(encoder_settings(retriever), max_length=config.passage_tokens)
     if config.document_side != "frozen":
-        export_model(config.out / "encoder", retriever, weights, form)
+        export_model(config.out / "encoder", retriever, weights, settings)
         encoder = BiEncoder.load(config.out / "encoder", device=retriever.device)
-        settings = BuildSettings(index_type="flat")
         copy_rights(index.directory, config.out / "index")
-        write_index(config.out / "index", index.puts(), encoder=encoder, settings=settings)
+        flat = BuildSettings(index_type="flat")
+        write_index(config.out / "index", index.puts(), encoder=encoder, settings=flat)
         identity = encoder.identity
-    export_model(folder / QUESTION_ENCODER, retriever, weights, form, only="question")
+    export_model(folder / QUESTION_ENCODER, retriever, weights, settings, only="question")
     return binding(folder, identity)

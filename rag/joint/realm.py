@@ -44,12 +44,12 @@ from retrievers.examples.corpus import open_corpus
 from retrievers.training.bi_encoder import (
     BiEncoderModel,
     adopt_index,
-    encoder_form,
+    encoder_settings,
     export_model,
     load_model,
     score_rows,
 )
-from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
+from retrievers.training.recipe import encoder_card, export_frozen, frozen_settings
 
 _FIGURES = ("utility", "null", "found", "p_gold", "posterior_gold")
 # Passages retrieved beyond those needed, in place of those that are left out.
@@ -105,7 +105,7 @@ def build(
     live_index = LiveIndex(index)
     task = RealmTask(config, retriever, reader, live_index, world)
     hooks = FitHooks()
-    form = frozen_form(retriever) if is_frozen else encoder_form(retriever)
+    settings = frozen_settings(retriever) if is_frozen else encoder_settings(retriever)
     if not is_frozen:
         hooks = index_refresh(config, live_index, retriever, master, world=world, encode=encode)
 
@@ -115,7 +115,7 @@ def build(
         if is_frozen:
             export_frozen(index, retriever, encoder)
         else:
-            export_model(config.out / "encoder", retriever, encoder, form)
+            export_model(config.out / "encoder", retriever, encoder, settings)
 
     return Method(
         model=module,
@@ -123,7 +123,7 @@ def build(
         batches=batches,
         loss=task.loss,
         export=export,
-        card=encoder_card(retriever.config, form),
+        card=encoder_card(retriever.config, settings),
         hooks=hooks,
         facts={
             "passages with sentences": len(store),
@@ -186,7 +186,7 @@ class RealmTask:
 
     def _queries(self, sentences: Sequence[MaskedSentence]) -> Tensor:
         """(B, D) vectors of the sentences with their masks."""
-        return self.retriever.ask([Query(sentence.query) for sentence in sentences])
+        return self.retriever.encode_queries([Query(sentence.query) for sentence in sentences])
 
     def retrieve(self, sentences: Sequence[MaskedSentence]) -> tuple[Tensor, list[list[str]]]:
         """Retrieve the passages of each sentence and score them with the current model.
@@ -214,7 +214,7 @@ class RealmTask:
             rows[b, : len(passages)] = list(passages.values())
             contents = [text for _, text in passages]
             texts.append(["", *contents] + [""] * (n_passages - len(contents)))
-        null_document = self.retriever.read([Passage("", "", "")])  # (1, D)
+        null_document = self.retriever.encode_passages([Passage("", "", "")])  # (1, D)
         null_scores = queries @ null_document.T * self.retriever.scale  # (B, 1)
         if not self.config.null_document:
             has_passages = torch.from_numpy(rows[:, :1] >= 0).to(null_scores.device)

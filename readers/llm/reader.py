@@ -20,7 +20,7 @@ from rag.core.types import Answer, AnswerSet, Passage
 from rag.data.text import f1
 from readers.llm.checking import Unsupported, to_result
 from readers.llm.confidence import Signs, answer_log_p, confidence
-from readers.llm.prompt import REPLY_SCHEMA, Completion, Form, prompt_messages
+from readers.llm.prompt import REPLY_SCHEMA, Completion, ReplyFormat, prompt_messages
 from readers.llm.reply import Style, parse_reply
 from readers.llm.streaming import ReplyStream
 from readers.protocols import Reader, ReadRequest, TextSink, Verifier, best_first, check_requests
@@ -258,8 +258,8 @@ class LanguageModelReader(Reader):
         if not order:
             return Reading(AnswerSet(request.question, (), 1.0))
         ranked = [passages[number] for number in order]
-        form = self._form()
-        write = partial(prompt_messages, request.question, form=form)
+        reply_format = self._reply_format()
+        write = partial(prompt_messages, request.question, reply_format=reply_format)
         fitting = fit_messages(self.completer, write, ranked, settings.answer_tokens)
         if fitting is None:
             raise ReaderError(
@@ -268,7 +268,7 @@ class LanguageModelReader(Reader):
                 hint="index shorter passages, or use a model with a longer window",
             )
         messages, n_passages = fitting
-        schema = REPLY_SCHEMA if form == "json" else None
+        schema = REPLY_SCHEMA if reply_format == "json" else None
         complete = partial(self.completer.complete, messages, settings.answer_tokens, schema)
         if on_text is None:
             completion = complete()
@@ -295,8 +295,8 @@ class LanguageModelReader(Reader):
         no_answer = 1.0 if log_p is None else math.exp(min(0.0, log_p))
         return Reading(replace(answers, no_answer_confidence=no_answer))
 
-    def _form(self) -> Form:
-        """The form of reply to ask for."""
+    def _reply_format(self) -> ReplyFormat:
+        """The format of the reply to ask for."""
         if self.settings.style == "cited":
             return "cited"
         return "json" if self.completer.takes_schemas else "line"

@@ -95,7 +95,7 @@ class Tower(nn.Module):
             ConfigError: the folder's head makes vectors of another size than the wanted one.
         """
         folder = settings.weights_dir
-        _check_form(settings, projection_dim, train=train)
+        _check_settings(settings, projection_dim, train=train)
         encoder: Any = None
         if not train and device == "cpu":
             encoder = _load_fast(folder, precision)
@@ -198,7 +198,7 @@ class Tower(nn.Module):
         return merged
 
 
-def _check_form(settings: EncoderSettings, projection_dim: int, *, train: bool) -> None:
+def _check_settings(settings: EncoderSettings, projection_dim: int, *, train: bool) -> None:
     """Refuse settings for which there is no network to run or to train."""
     folder = settings.weights_dir
     if settings.pooling == STATIC:

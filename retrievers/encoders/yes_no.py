@@ -25,7 +25,7 @@ _BATCH_LIMITS = (64, 8192)  # pairs and tokens per forward pass
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _Prompt:
     """How a family of models was asked in training.
 
     Attributes:
@@ -42,10 +42,10 @@ class _Form:
     max_length: int
 
 
-# A part of the model's name → the form. Nothing else in such a folder says how it is asked.
-_FORMS = {
+# A part of the model's name → the prompt. Nothing else in such a folder says how it is asked.
+_PROMPTS = {
     # Nogueira et al. 2020, "Document Ranking with a Pretrained Sequence-to-Sequence Model", section 3
-    "monot5": _Form(
+    "monot5": _Prompt(
         before="",
         body="Query: {question} Document: {passage}",
         after="Relevant:</s>",
@@ -55,7 +55,7 @@ _FORMS = {
     ),
     # Zhang et al. 2025, "Qwen3 Embedding: Advancing Text Embedding and Reranking Through Foundation
     # Models", section 2, and the model's card
-    "qwen3-reranker": _Form(
+    "qwen3-reranker": _Prompt(
         before="<|im_start|>system\nJudge whether the Document meets the requirements based on the "
         'Query and the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
         "<|im_start|>user\n",
@@ -85,7 +85,7 @@ class YesNoScorer:
 
     def __init__(self, name: str, *, precision: str = "auto") -> None:
         self.name = name
-        self._form = _form_of(name)
+        self._prompt = _prompt_of(name)
         folder = model_folder(name)
         config: Any = transformers_config(folder)
         device = resolve_device("auto")
@@ -97,10 +97,10 @@ class YesNoScorer:
             )
         self._network: Any = network.to(device)
         self._tokenizer: Any = transformers_tokenizer(folder)
-        self._limit = min(self._form.max_length, position_limit(config.to_dict()))
-        self._before = self._ids(self._form.before)
-        self._after = self._ids(self._form.after)
-        self._answers = self._tokenizer.convert_tokens_to_ids([self._form.yes, self._form.no])
+        self._limit = min(self._prompt.max_length, position_limit(config.to_dict()))
+        self._before = self._ids(self._prompt.before)
+        self._after = self._ids(self._prompt.after)
+        self._answers = self._tokenizer.convert_tokens_to_ids([self._prompt.yes, self._prompt.no])
         self._layout = PassageLayout(TITLE_AND_TEXT)
 
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
@@ -119,7 +119,7 @@ class YesNoScorer:
         return torch.cat(parts)[order].numpy()
 
     def _row(self, question: str, passage: str) -> list[int]:
-        body = self._ids(self._form.body.format(question=question, passage=passage))
+        body = self._ids(self._prompt.body.format(question=question, passage=passage))
         room = self._limit - len(self._before) - len(self._after)
         return [*self._before, *body[:room], *self._after]
 
@@ -142,14 +142,14 @@ class YesNoScorer:
         return yes - no
 
 
-def _form_of(name: str) -> _Form:
+def _prompt_of(name: str) -> _Prompt:
     """How the model of this name is asked."""
     last = Path(name).name.lower()
-    for part, form in _FORMS.items():
+    for part, prompt in _PROMPTS.items():
         if part in last:
-            return form
+            return prompt
     raise ConfigError(
         f"{name} is a language model, expected a re-ranker: a cross-encoder "
-        f"(…ForSequenceClassification), a ColBERT model, or one called {' or '.join(_FORMS)}",
+        f"(…ForSequenceClassification), a ColBERT model, or one called {' or '.join(_PROMPTS)}",
         hint="for example --rerank cross-encoder/ms-marco-MiniLM-L6-v2",
     )

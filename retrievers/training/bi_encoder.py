@@ -124,25 +124,25 @@ class BiEncoderModel(nn.Module):
             return rows, 1 << 62
         return _CPU_CHUNK if self.device == "cpu" else _GPU_CHUNK
 
-    def encode_questions(self, texts: Sequence[TokenIds]) -> Tensor:
-        """Vectors (B, D) float32 of questions' token ids, in order; differentiable unless grad is
+    def encode_query_tokens(self, texts: Sequence[TokenIds]) -> Tensor:
+        """Vectors (B, D) float32 of queries' token ids, in order; differentiable unless grad is
         off.
         """
         return self.question.encode(texts, self.chunk(), question=True).values
 
-    def encode_passages(self, texts: Sequence[TokenIds]) -> Tensor:
+    def encode_passage_tokens(self, texts: Sequence[TokenIds]) -> Tensor:
         """Vectors (P, D) float32 of passages' token ids, in order; differentiable unless grad is
         off.
         """
         return self.passage.encode(texts, self.chunk()).values
 
-    def ask(self, queries: Sequence[Query]) -> Tensor:
-        """`encode_questions` of texts."""
-        return self.encode_questions(self.tokenizer.queries(queries))
+    def encode_queries(self, queries: Sequence[Query]) -> Tensor:
+        """Vectors (B, D) float32 of queries, in order; differentiable unless grad is off."""
+        return self.encode_query_tokens(self.tokenizer.queries(queries))
 
-    def read(self, passages: Sequence[Passage]) -> Tensor:
-        """`encode_passages` of texts."""
-        return self.encode_passages(self.tokenizer.passages(passages))
+    def encode_passages(self, passages: Sequence[Passage]) -> Tensor:
+        """Vectors (P, D) float32 of passages, in order; differentiable unless grad is off."""
+        return self.encode_passage_tokens(self.tokenizer.passages(passages))
 
     @cached_property
     def tokenizer(self) -> RetrieverTokenizer:
@@ -163,7 +163,7 @@ class BiEncoderModel(nn.Module):
             training = self.passage.training
             self.passage.eval()  # a fixed tower: no dropout
             with torch.no_grad():
-                fixed.update(zip(new, self.read(list(new.values())).cpu(), strict=True))
+                fixed.update(zip(new, self.encode_passages(list(new.values())).cpu(), strict=True))
             self.passage.train(training)
         vectors = [fixed[passage.content] for passage in passages]
         return Vectors(torch.stack(vectors).to(self.device))
@@ -284,7 +284,7 @@ def _read_side(config: BiEncoderConfig, folder: Path, tokens: int) -> EncoderSet
     )
 
 
-def encoder_form(model: BiEncoderModel) -> EncoderSettings:
+def encoder_settings(model: BiEncoderModel) -> EncoderSettings:
     """Text settings of the finished encoder: those of training.
 
     One that was trained from a folder of sentence-transformers reads texts at least as long as that
@@ -300,7 +300,7 @@ def encoder_form(model: BiEncoderModel) -> EncoderSettings:
     return replace(settings, max_length=min(length, settings.max_length_limit()))
 
 
-def frozen_form(model: BiEncoderModel) -> EncoderSettings:
+def frozen_settings(model: BiEncoderModel) -> EncoderSettings:
     """Text settings of an encoder whose passage vectors are an index's: those it was encoded
     with.
     """
@@ -311,7 +311,7 @@ def export_model(
     folder: Path,
     model: BiEncoderModel,
     weights: Mapping[str, Tensor],
-    form: EncoderSettings,
+    settings: EncoderSettings,
     *,
     only: Literal["question"] | None = None,
 ) -> Path:
@@ -324,7 +324,7 @@ def export_model(
     """
     passage = None if only or model.shared else model.passage
     with torch.no_grad():
-        return write_encoder(folder, model.question, passage, weights, form)
+        return write_encoder(folder, model.question, passage, weights, settings)
 
 
 def snapshot_writer(
@@ -336,8 +336,8 @@ def snapshot_writer(
     """Writes the model with its present weights into the folder `encoder`, for
     `rag.training.refresh`.
     """
-    form = replace(encoder_form(model), max_length=max_length)
-    return lambda folder: export_model(folder / "encoder", model, weights(), form)
+    settings = replace(encoder_settings(model), max_length=max_length)
+    return lambda folder: export_model(folder / "encoder", model, weights(), settings)
 
 
 def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) -> ConfigT:
@@ -446,7 +446,7 @@ def score_rows(
     """
     distinct, inverse = np.unique(np.maximum(rows, 0), return_inverse=True)
     if encode:
-        vectors = model.read(index.passages.get_many(distinct))  # (U, D)
+        vectors = model.encode_passages(index.passages.get_many(distinct))  # (U, D)
     else:
         stored = index.require_dense().embeddings.rows(distinct)
         vectors = torch.from_numpy(stored).to(queries.device)

@@ -46,8 +46,8 @@ def build(config: MdrTrainConfig, world: World) -> Method:
     Note:
         The paper has two hops, this any number; its order of bridge questions is the data set's,
         here it follows from the passages (`hop_orders`). Its second stage trains the question
-        encoder against a bank of passage vectors that does not change: that is negatives "index",
-        with the whole corpus as the bank.
+        encoder against a memory bank, passage vectors that do not change: that is negatives
+        "index", with the whole corpus in the bank.
     """
     # data
     find = None
@@ -110,7 +110,7 @@ def index_step(
     # (N, G), the next one first
     gold = pad_sequence(golds, batch_first=True, padding_value=-1).numpy()
     texts = model.tokenizer.queries([hop.query for hop in hops])
-    queries = model.encode_questions(texts)  # (N, D)
+    queries = model.encode_query_tokens(texts)  # (N, D)
     vectors = queries.detach().float().cpu().numpy()
     _, hits = index.require_dense().vectors.search(vectors, depth)  # (N, K)
     left_out = (hits[:, :, None] == gold[:, None, :]).any(axis=2)

@@ -24,9 +24,9 @@ from retrievers.examples.batches import BatchMaker, Epochs, RetrieverBatches
 from retrievers.examples.data import ExampleTable, split_examples
 from retrievers.training.bi_encoder import (
     BiEncoderModel,
-    encoder_form,
+    encoder_settings,
     export_model,
-    frozen_form,
+    frozen_settings,
     load_model,
 )
 from retrievers.training.config import BiEncoderConfig, ContrastiveConfig, ExamplesConfig
@@ -101,7 +101,7 @@ def bi_encoder_method(
         step: the step of training, if it is another than `contrastive_step`.
     """
     config: Any = model.config
-    form = encoder_form(model) if model.bank is None else frozen_form(model)
+    settings = encoder_settings(model) if model.bank is None else frozen_settings(model)
     if step is None:
         step = partial(
             contrastive_step, model, world=world, chunk_size=config.chunk_size, loss=loss
@@ -114,8 +114,8 @@ def bi_encoder_method(
         MasterWeights(model, config.precision),
         batches,
         step,
-        export=partial(_export, model, form),
-        card=encoder_card(config, form),
+        export=partial(_export, model, settings),
+        card=encoder_card(config, settings),
         evaluate=evaluate,
         facts={
             **facts,
@@ -127,27 +127,27 @@ def bi_encoder_method(
     )
 
 
-def _export(model: BiEncoderModel, form: EncoderSettings, weights: Weights) -> None:
+def _export(model: BiEncoderModel, settings: EncoderSettings, weights: Weights) -> None:
     if model.bank is None:
-        export_model(model.config.out / "encoder", model, weights, form)
+        export_model(model.config.out / "encoder", model, weights, settings)
     else:
         export_frozen(model.bank, model, weights)
 
 
-def encoder_card(start: BiEncoderConfig, form: EncoderSettings) -> Card:
-    """The model card of a bi-encoder that lays texts out in this form.
+def encoder_card(start: BiEncoderConfig, settings: EncoderSettings) -> Card:
+    """The model card of a bi-encoder that reads texts with these settings.
 
     Args:
         start: the `config` of its model.
     """
-    values = {"form": form, "is_pair": form.layout == PAIR, "start": start}
+    values = {"encoder": settings, "is_pair": settings.layout == PAIR, "start": start}
     return Card("retrievers.training", "bi_encoder.md", values)
 
 
 def export_frozen(index: Index, model: BiEncoderModel, weights: Mapping[str, Tensor]) -> None:
     """Write `encoder/`, and the index for it, whose vectors are those of `index`."""
     out = model.config.out
-    folder = export_model(out / "encoder", model, weights, frozen_form(model))
+    folder = export_model(out / "encoder", model, weights, frozen_settings(model))
     shutil.rmtree(out / "index", ignore_errors=True)
     write_index(
         out / "index",

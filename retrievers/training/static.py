@@ -185,11 +185,11 @@ def _measure(
     held_out: Sequence[Example],
 ) -> Mapping[str, float]:
     """{"average_rank"} of the encoder with the present vectors."""
-    form = EncoderIdentity(
+    identity = EncoderIdentity(
         config.name, "", config.dim, pooling=STATIC, max_length=STATIC_LENGTH, similarity="cosine"
     )
     vectors = model.tokens.detach().numpy()
-    encoder = StaticEncoder(vectors, folder_tokenizer(tokens.folder), form)
+    encoder = StaticEncoder(vectors, folder_tokenizer(tokens.folder), identity)
     rank = pool_rank(held_out, encoder.encode_queries, encoder.encode_passages)
     return {"average_rank": rank}
 

@@ -20,7 +20,7 @@ from retrievers.encoders.settings import TOKENS
 from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.examples.batches import BatchMaker, distinct, has_negatives
 from retrievers.examples.data import ExampleTable
-from retrievers.training.bi_encoder import BiEncoderModel, encoder_form
+from retrievers.training.bi_encoder import BiEncoderModel, encoder_settings
 from retrievers.training.config import EncodedConfig
 from retrievers.training.losses import BatchLoss
 from retrievers.training.step import contrastive_step
@@ -31,8 +31,8 @@ POOL_QUESTIONS = 10_000  # as in the published average rank
 
 def pool_rank(
     examples: Sequence[Example],
-    ask: Callable[[Sequence[Query]], Float32],
-    read: Callable[[Sequence[str], Sequence[str]], Float32],
+    encode_queries: Callable[[Sequence[Query]], Float32],
+    encode_passages: Callable[[Sequence[str], Sequence[str]], Float32],
 ) -> float:
     """`average_rank` in the pool of all positives and up to 30 hard negatives of each of
     `examples`.
@@ -41,8 +41,8 @@ def pool_rank(
     rank better: then the figure is not comparable with published ones.
 
     Args:
-        ask: questions with passages → their vectors (n, D).
-        read: titles and texts of passages → their vectors (n, D).
+        encode_queries: questions with passages → their vectors (n, D).
+        encode_passages: titles and texts of passages → their vectors (n, D).
     """
     examples = examples[:POOL_QUESTIONS]
     passages: list[Passage] = []
@@ -53,8 +53,10 @@ def pool_rank(
         passages += [negative.passage for negative in example.negatives[:POOL_NEGATIVES]]
     pool, rows = distinct(passages)
     positives = [rows[list(of_example)].tolist() for of_example in places]
-    vectors = read([passage.title for passage in pool], [passage.text for passage in pool])
-    return average_rank(ask([example.query for example in examples]), vectors, positives)
+    vectors = encode_passages(
+        [passage.title for passage in pool], [passage.text for passage in pool]
+    )
+    return average_rank(encode_queries([example.query for example in examples]), vectors, positives)
 
 
 class HeldOutScores:
@@ -73,7 +75,7 @@ class HeldOutScores:
     ) -> None:
         self.config = config
         self.loss = loss
-        self.judged = [example for example in held_out if example.positives]
+        self.with_positives = [example for example in held_out if example.positives]
         self.batches = make_batches(config, ExampleTable.of(held_out), once=True)
         if not all(map(has_negatives, self.batches)):
             raise ConfigError(
@@ -89,25 +91,25 @@ class HeldOutScores:
         step = partial(contrastive_step, model, chunk_size=self.config.chunk_size, loss=self.loss)
         losses = [float(step(batch).value) for batch in self.batches]
         scores = {"nll": sum(losses) / len(losses)}
-        if self.judged and model.settings.passage.pooling != TOKENS:
+        if self.with_positives and model.settings.passage.pooling != TOKENS:
             scores["average_rank"] = self._rank(model)
         model.train()
         return scores
 
     def _rank(self, model: BiEncoderModel) -> float:
         """`pool_rank` of the model; texts are as long as the finished encoder reads them."""
-        longest = encoder_form(model).max_length
+        longest = encoder_settings(model).max_length
         question, passage = (
             TextTokenizer(side.override(max_length=longest)) for side in model.settings
         )
 
-        def ask(queries: Sequence[Query]) -> Float32:
-            return _as_array(model.encode_questions(question.queries(queries)))
+        def encode_queries(queries: Sequence[Query]) -> Float32:
+            return _as_array(model.encode_query_tokens(question.queries(queries)))
 
-        def read(titles: Sequence[str], texts: Sequence[str]) -> Float32:
-            return _as_array(model.encode_passages(passage.passages(titles, texts)))
+        def encode_passages(titles: Sequence[str], texts: Sequence[str]) -> Float32:
+            return _as_array(model.encode_passage_tokens(passage.passages(titles, texts)))
 
-        return pool_rank(self.judged, ask, read)
+        return pool_rank(self.with_positives, encode_queries, encode_passages)
 
 
 def _as_array(vectors: Tensor) -> Float32:

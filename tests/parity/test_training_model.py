@@ -84,11 +84,11 @@ def test_any_encoder_family_is_transformers(family: str, tmp_path: Path) -> None
     texts = [draw.integers(5, 99, length).astype(np.int32) for length in (3, 12, 7)]
     plain = AutoModel.from_pretrained(tmp_path).eval()
     with torch.no_grad():
-        result = model.encode_passages(texts)
+        result = model.encode_passage_tokens(texts)
         for text, vector in zip(texts, result, strict=True):
             ids = torch.from_numpy(text.astype(np.int64))[None]
             alone = plain(ids)[0][0].mean(0)
             torch.testing.assert_close(vector, alone, atol=1e-5, rtol=1e-4)
-    model.encode_passages(texts).sum().backward()
+    model.encode_passage_tokens(texts).sum().backward()
     first = next(iter(model.question.encoder.parameters()))
     assert first.grad is not None

@@ -51,7 +51,7 @@ def evaluate(
     **named: Any,
 ) -> dict[str, Any]:
     """The metrics of an evaluation, by `settings()` and of `SOURCE` unless others are given."""
-    runner.evaluate(
+    runner.run_evaluation(
         system_of(system), questions, out, given or settings(), **{"source": SOURCE, **named}
     )
     return read_json(out / runner.METRICS_NAME)

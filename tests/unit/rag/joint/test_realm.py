@@ -155,10 +155,10 @@ def test_the_retriever_is_asked_with_its_own_masks(
     encoder = BiEncoder.load(tiny_roberta(tmp_path / "roberta"), **READ)
     index = write_passages(tmp_path / "index", encoder)
     encoded: list[list[int]] = []
-    encode = BiEncoderModel.encode_questions
+    encode = BiEncoderModel.encode_query_tokens
     monkeypatch.setattr(
         BiEncoderModel,
-        "encode_questions",
+        "encode_query_tokens",
         lambda self, ids: (encoded.extend(ids), encode(self, ids))[1],
     )
     settings(world, out=tmp_path / "run", index=index, max_steps=1).train_model()
@@ -188,7 +188,9 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
         rows = search(live, questions, top_k)
         if next(steps) in (0, 5, 10):  # just made anew: as if all was encoded now
             with torch.no_grad():
-                every = tasks[0].retriever.read([Passage("", "", text) for text in TEXTS])
+                every = tasks[0].retriever.encode_passages(
+                    [Passage("", "", text) for text in TEXTS]
+                )
             best = (questions.detach() @ every.T).topk(5).indices
             result.append([best.tolist(), rows[:, :5].tolist()])
         return rows
@@ -223,9 +225,9 @@ def test_sentences_that_no_passage_fills_in_can_be_left_out(world: Path, tmp_pat
         task = task_over(index, config)
         batches = sentence_batches(world / "sentences.jsonl", world / "mlm", tmp_path)
         batch = [sentence for number in range(3) for sentence in batches[number]]
-        vectors = task.retriever.ask([Query(sentence.query) for sentence in batch])
+        vectors = task.retriever.encode_queries([Query(sentence.query) for sentence in batch])
         passages = list(index.passages)
-        scores = vectors @ task.retriever.read(passages).T
+        scores = vectors @ task.retriever.encode_passages(passages).T
         expected = [
             sentence
             for sentence, best in zip(batch, scores.topk(3).indices.tolist(), strict=True)

@@ -51,9 +51,12 @@ def test_the_card_says_what_was_done_and_no_path(tmp_path: Path) -> None:
         layout="{text} {title}",
         query_prefix="",
     )
-    form = _settings(tmp_path, query_prefix="query: ")
+    settings = _settings(tmp_path, query_prefix="query: ")
     card = render_card(
-        config, encoder_card(config, form), {"questions": 12}, {"nll": 0.123456, "top": {"1": 0.5}}
+        config,
+        encoder_card(config, settings),
+        {"questions": 12},
+        {"nll": 0.123456, "top": {"1": 0.5}},
     )
     assert str(tmp_path) not in card
     for words in (

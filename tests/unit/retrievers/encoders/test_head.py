@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel
 
 from rag.core.errors import ArtifactError
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.training.bi_encoder import encoder_form, export_model
+from retrievers.training.bi_encoder import encoder_settings, export_model
 from tests.token_towers import bi_encoder
 
 TEXTS = ["the danube rises in the black forest", "a river", "who wrote the text"]
@@ -105,8 +105,10 @@ def test_published_heads_are_read_trained_and_written_back(
         np.asarray(ids, np.int32)
         for ids in encoder._query.tokenizer.passages([""] * len(TEXTS), TEXTS)
     ]
-    np.testing.assert_allclose(model.encode_questions(tokens).detach().numpy(), target, atol=2e-5)
-    model.encode_questions(tokens).square().sum().backward()
+    np.testing.assert_allclose(
+        model.encode_query_tokens(tokens).detach().numpy(), target, atol=2e-5
+    )
+    model.encode_query_tokens(tokens).square().sum().backward()
     assert all(
         p.grad is not None and p.grad.abs().sum() > 0 for p in model.question.head.parameters()
     )
@@ -115,8 +117,8 @@ def test_published_heads_are_read_trained_and_written_back(
         weights = {name: p * 1.01 for name, p in model.named_parameters()}
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])
-        target = model.encode_questions(tokens).numpy()
-    written = export_model(tmp_path / "new", model, weights, encoder_form(model))
+        target = model.encode_query_tokens(tokens).numpy()
+    written = export_model(tmp_path / "new", model, weights, encoder_settings(model))
     again = BiEncoder.load(written, precision="fp32")
     np.testing.assert_allclose(again.encode_questions(TEXTS), target, atol=2e-5)
 

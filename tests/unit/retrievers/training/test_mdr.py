@@ -170,13 +170,13 @@ def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(
     targets = {name: names[batch.labels[n].argmax()] for name, n in row.items()}
     assert targets == {"q#0.0": "a", "q#0.1": "b", "r#0.0": "c"}
     scores = (
-        model.ask(
+        model.encode_queries(
             [
                 data.take(np.array([data.column("id").tolist().index(name)]))[0].query
                 for name in left
             ]
         )
-        @ model.read(PASSAGES).T
+        @ model.encode_passages(PASSAGES).T
     )
     expected = 0.0
     for n, (name, kept) in enumerate(left.items()):
@@ -200,7 +200,7 @@ def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path) -> None
     )
     examples = np.arange(len(data))
     value = index_step(model, data, examples, index=index, depth=5).value
-    queries = model.ask([example.query for example in data])
+    queries = model.encode_queries([example.query for example in data])
     golds = {
         "q#0.0": (0, {1}),
         "q#0.1": (1, set()),

@@ -69,7 +69,7 @@ def test_vectors_of_a_frozen_tower_are_without_dropout(tiny_bert: Path) -> None:
     given = {**TOKENS, "shared": False, "dropout": 0.5, "frozen": "passage"}
     model = bi_encoder(tiny_bert, **given).eval()
     passages = [Passage("", "", text) for text in ("the river", "title", "who wrote the text")]
-    expected = model.read(passages)
+    expected = model.encode_passages(passages)
     model.train()
     model.fixed = {}
     torch.testing.assert_close(model.fixed_vectors(passages).values, expected)
@@ -83,9 +83,12 @@ def test_bf16_keeps_vectors_and_scores_in_fp32(tiny_bert: Path) -> None:
     )
     master = MasterWeights(model, "bf16")
     rows = texts(5)
-    result = model.encode_passages(rows)
+    result = model.encode_passage_tokens(rows)
     assert result.dtype == torch.float32
-    assert torch.nn.functional.cosine_similarity(result, exact.encode_passages(rows)).min() > 0.99
+    assert (
+        torch.nn.functional.cosine_similarity(result, exact.encode_passage_tokens(rows)).min()
+        > 0.99
+    )
     loss = contrastive_step(model, batch(4, 2), chunk_size=2)
     loss.compute_gradients(master.gather_gradients)
     contrastive_step(exact, batch(4, 2)).compute_gradients(lambda: None)
