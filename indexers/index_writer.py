@@ -30,7 +30,7 @@ from indexers.embeddings import EmbeddingShards, ShardLayout, encode_corpus
 from indexers.faiss_build import build_faiss
 from indexers.faiss_types import create_faiss, preset_for
 from indexers.index import Index
-from indexers.ledger import DATA_PREFIX, UPDATING_DIR, BuildLedger, remove_unused
+from indexers.ledger import BuildLedger, remove_unused
 from indexers.lucene import build_bm25
 from indexers.manifest import Manifest
 from indexers.passage_writer import passages_digest, writing_passages
@@ -63,10 +63,14 @@ from rag.core.files import (
 from rag.core.log import Progress
 from rag.core.manifest import (
     BUILDING_DIR,
+    DATA_PREFIX,
     MANIFEST_NAME,
+    PROMISE_NAME,
     RIGHTS_DIR,
     RIGHTS_LOCK,
+    UPDATING_DIR,
     UPLOADS_DIR,
+    VERDICT_PROMISE_NAME,
 )
 from rag.core.types import Groups, Passage
 from rag.data.languages import ENGLISH
@@ -78,7 +82,7 @@ OpenEncoder = Callable[[EncoderIdentity], Encoder]
 
 _OWN_FILES = {
     *(MANIFEST_NAME, ".lock", BUILDING_DIR, UPDATING_DIR, UPLOADS_DIR),
-    *(RIGHTS_DIR, RIGHTS_LOCK),
+    *(RIGHTS_DIR, RIGHTS_LOCK, PROMISE_NAME, VERDICT_PROMISE_NAME),
 }
 
 

@@ -33,10 +33,15 @@ from rag.core.files import (
     read_json,
     sha256_file,
 )
-from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME, differences, read_manifest
+from rag.core.manifest import (
+    BUILDING_DIR,
+    DATA_PREFIX,
+    MANIFEST_NAME,
+    UPDATING_DIR,
+    differences,
+    read_manifest,
+)
 
-UPDATING_DIR = "updating"
-DATA_PREFIX = "data-"
 _STATE_NAME = "state.json"
 _RESUMED: tuple[StageName, ...] = ("embeddings", "tokens")  # others begin again when interrupted
 

@@ -29,6 +29,7 @@ from rag.config import load_config
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, RetrievalError
 from rag.core.log import Timer, stage
+from rag.core.manifest import PROMISE_NAME, VERDICT_PROMISE_NAME
 from rag.core.types import (
     AnswerSet,
     Groups,
@@ -47,7 +48,7 @@ from rag.data.records import CorpusOptions, check_questions
 from rag.opening import OpenSettings, open_models, relevance_of, resolve_verifier
 from rag.options import OpenOptions
 from rag.policies import SearchOnce
-from rag.promises import PROMISE_NAME, VERDICT_PROMISE_NAME, PromiseKeeper
+from rag.promises import PromiseKeeper
 from readers.protocols import Reader, check_lengths, reader_name
 from retrievers.encoders.open import load_encoder
 from retrievers.protocols import PairScorer, Retriever, Selected, TextEncoder

@@ -22,8 +22,6 @@ from rag.core.errors import ArtifactError, DataError
 from rag.core.files import atomic_write_json, read_json
 from rag.core.types import Promise, Verdict
 
-PROMISE_NAME = "promise.json"
-VERDICT_PROMISE_NAME = "promise-verdicts.json"
 _QUANTILES = (0.05, 0.95)
 # Live confidences are compared with those that the promise was fitted on: the last 200, by Fisher's
 # exact test, which says by chance once in a thousand looks that they differ.

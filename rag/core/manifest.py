@@ -16,12 +16,17 @@ from rag.core.files import atomic_write_json, read_json
 MANIFEST_NAME = "manifest.json"
 # Of indexes, whose manifest has stages and settings.
 NEWEST_VERSION = 4
-# In an index directory: a build that is not finished; changes of documents that a server accepted;
-# who may read which document, and the lock of those who change it.
+# In an index directory: the files of a version; a build and an update that are not finished; changes
+# of documents that a server accepted; who may read which document, and the lock of those who change
+# it; what is promised of answers and of verdicts.
+DATA_PREFIX = "data-"
 BUILDING_DIR = "building"
+UPDATING_DIR = "updating"
 UPLOADS_DIR = "uploads"
 RIGHTS_DIR = "rights"
 RIGHTS_LOCK = ".rights.lock"
+PROMISE_NAME = "promise.json"
+VERDICT_PROMISE_NAME = "promise-verdicts.json"
 
 # Items of a list that a message names.
 _SHOWN = 3

@@ -11,6 +11,7 @@ import numpy as np
 from rag.answering import AnswerOptions
 from rag.core.arrays import Float64
 from rag.core.log import Progress
+from rag.core.manifest import PROMISE_NAME, VERDICT_PROMISE_NAME
 from rag.core.types import Claim, Promise, Question
 from rag.data.text import exact_match
 from rag.eval.settings import EvaluationSettings
@@ -18,7 +19,7 @@ from rag.eval.systems import System, ask_all, system_of
 from rag.metrics.selective import Limits, fit_threshold
 from rag.options import OpenOptions
 from rag.pipeline import Pipeline
-from rag.promises import PROMISE_NAME, VERDICT_PROMISE_NAME, StoredPromise
+from rag.promises import StoredPromise
 
 Item = TypeVar("Item")
 # Share of the questions that fit the confidence; the others choose the threshold.

@@ -9,10 +9,11 @@ import pytest
 
 from rag.answering import Outcome
 from rag.core.errors import ArtifactError
+from rag.core.manifest import PROMISE_NAME
 from rag.core.types import Answer, AnswerSet, Evidence, Promise, SearchResult
 from rag.pipeline import Pipeline
 from rag.policies import State
-from rag.promises import PROMISE_NAME, PromiseKeeper, StoredPromise
+from rag.promises import PromiseKeeper, StoredPromise
 from readers.protocols import ReadRequest, TextSink
 from tests.pipeline_parts import LastWordsReader
 

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -11,13 +12,14 @@ import rag
 from rag.answering import AnswerOptions
 from rag.cli.show import format_verdict
 from rag.core.errors import DataError
+from rag.core.manifest import PROMISE_NAME
 from rag.core.types import Claim, Passage, Question
 from rag.data.files.rows import write_json_lines
 from rag.eval.promise_fitting import fit_verdict_promise, judge_answers, split_questions
 from rag.eval.settings import EvaluationSettings
 from rag.eval.systems import system_of
 from rag.metrics.selective import Limits
-from rag.promises import PROMISE_NAME
+from tests.api.fakes import KEY, application, listening
 from tests.commands import exit_code, run_command, run_successfully
 from tests.support.verifying import WordVerifier
 
@@ -83,6 +85,42 @@ def test_a_promise_is_fitted_kept_and_void_for_other_settings(
         assert other.ask("Which river ends in Sulina?").notice.endswith("values of reader")
     printed = run_successfully("ask", "In which town does the Elbe end?", "-i", promised)
     assert "promised: at most 40% of the given answers are wrong and at most 40% of" in printed
+
+
+def test_an_index_with_a_promise_is_changed_and_the_promise_is_void(
+    questions: Path, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    promised = tmp_path / "index"
+    texts = [passage.text for passage in PASSAGES]
+
+    def add(text: str) -> None:
+        texts.append(text)
+        write_json_lines(corpus, [{"text": text} for text in texts])
+
+    def notice() -> str:
+        with rag.Pipeline.open(promised) as pipeline:
+            return pipeline.ask("In which town does the Elbe end?").notice
+
+    void = "no error rate is promised: the promise was fitted with other values of index_version"
+    add("The Seine ends in Honfleur.")
+    run_successfully("index", corpus, "--out", promised, "--retriever", "bm25")
+    fit = ["tune", "confidence", "-i", promised, "-q", questions, "--max-error", "0.4"]
+    run_successfully(*fit)
+    assert notice() == ""
+    add("The Tagus ends in Lisbon.")
+    run_successfully("index", corpus, "--update", promised)
+    assert notice() == void
+    run_successfully(*fit)
+    add("The Weser ends in Bremerhaven.")
+    assert rag.update(promised, corpus).added == 1
+    assert notice() == void
+    run_successfully(*fit)
+    with listening(application(promised)) as address:
+        sent = {"documents": [{"id": "ems", "text": "The Ems ends in Emden."}]}
+        url = f"{address}/v1/documents?wait=true"
+        assert httpx.post(url, json=sent, headers=KEY, timeout=60).status_code == 200
+    assert notice() == void
 
 
 def test_a_sample_that_is_too_small_is_refused_with_the_number(
