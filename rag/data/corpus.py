@@ -213,7 +213,7 @@ def passages_of(texts: Any) -> list[Passage]:
     )
     if not rows:
         raise DataError("no texts were given", hint="pass at least one string or Passage")
-    fields = DocumentFields(CorpusOptions(), "row")
+    fields = DocumentFields(CorpusOptions(), "row", numbers_rows=True)
     passages: list[Passage] = []
     for number, row in enumerate(rows):
         passage = row if isinstance(row, Passage) else _passage_of(row, number, fields)
@@ -232,7 +232,9 @@ def _passage_of(row: Any, number: int, fields: DocumentFields) -> Passage:
     if isinstance(document, BadRecord):
         raise DataError(f"text {number}: {document.reason}, {document.detail}")
     try:
-        metadata = metadata_of_fields(row.get("metadata") or {})
+        metadata = dict(metadata_of_fields(row.get("metadata") or {}))
     except ValueError as error:
         raise DataError(f"text {number}: its metadata: {error}", hint=METADATA_HINT) from None
-    return Passage(document.id, document.title, document.text, metadata=metadata)
+    # The groups that the row itself names.
+    metadata.update(document.metadata)
+    return Passage(document.id, document.title, document.text, metadata=tuple(metadata.items()))

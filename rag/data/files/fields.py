@@ -36,17 +36,21 @@ class DocumentFields:
     the id `{name}:{position}`, so that a bad record never changes the id of another. If the first
     mapping has one, a later mapping without it is a bad record.
 
+    Args:
+        numbers_rows: every mapping without an id gets its position as its id instead.
+
     Attributes:
         layout: a description of the fields' roles; "" until the first mapping.
     """
 
-    def __init__(self, options: CorpusOptions, name: str) -> None:
+    def __init__(self, options: CorpusOptions, name: str, *, numbers_rows: bool = False) -> None:
         named = {"id": options.id_field, "title": options.title_field, "text": options.text_field}
         self._named = {role: (field,) for role, field in named.items() if field}
         self._fields_of = {**_USUAL_FIELDS, **self._named}
         self._metadata = options.metadata
         self._absent_metadata = set(options.metadata)
         self._name = name
+        self._numbers_rows = numbers_rows
         self._has_ids = True
         self._first_names = ""
         self.layout = ""
@@ -92,8 +96,10 @@ class DocumentFields:
         if not self.layout:
             self._choose_fields(list(record))
         identifier = f"{self._name}:{position}"
-        if self._has_ids:
+        if self._has_ids or self._numbers_rows:
             identifier = first_of(record, self._fields_of["id"])[1]
+        if identifier is None and self._numbers_rows:
+            identifier = str(position)
         if identifier is None:
             return self._missing("id", record)
         if isinstance(identifier, bool) or not isinstance(identifier, str | int):

@@ -59,6 +59,22 @@ def test_groups_are_names_and_never_a_star(value: Any, expected: set[str] | None
         assert groups_of(value) == expected
 
 
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"groups": ["hr"]},
+        {"metadata": {"groups": ["hr"]}},
+        {"groups": "hr", "metadata": {"groups": "all", "year": 2020}},
+    ],
+)
+def test_rows_have_the_groups_that_they_state(stated: dict[str, Any]) -> None:
+    rows = [{"text": "a word", **stated}]
+    with Pipeline.from_texts(rows, retriever="bm25", reader=False) as pipeline:
+        people = (HR, frozenset({"all"}), frozenset[str]())
+        n_readable = [pipeline.for_groups(groups).n_passages for groups in people]
+    assert n_readable == [1, 0, 0]
+
+
 def folder_of_files(place: Path) -> None:
     (place / "hr" / "board").mkdir(parents=True)
     (place / "hr" / ".rights").write_text("# people\nhr\n")

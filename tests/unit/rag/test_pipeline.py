@@ -69,6 +69,11 @@ def test_texts_and_rows_of_any_kind_become_passages() -> None:
             passages_of(frame)
 
 
+def test_rows_without_an_id_get_their_number() -> None:
+    rows = ["a", {"text": "b"}, {"_id": "z", "text": "c"}, {"id": None, "text": "d"}]
+    assert [passage.id for passage in passages_of(rows)] == ["0", "1", "z", "3"]
+
+
 def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
     with pytest.raises(DataError, match="question 1 is empty"):
         pipeline.ask_many(["fine", "  "])
