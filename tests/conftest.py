@@ -3,13 +3,39 @@
 import json
 import logging
 import string
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.chat_server import Server
+from tests.support import messages
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        messages.OPTION,
+        action="store_true",
+        help="write the messages of errors that tests meet to tests/support/messages.json",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if isinstance(collector, pytest.Module | pytest.Class):
+        messages.note_collected(collector.nodeid, {node.nodeid for node in report.result})
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    messages.begin()
+    yield
+    messages.compare(item.nodeid, rewrites=item.config.getoption(messages.OPTION))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -147,7 +147,7 @@ def label_choices(claims: Iterable[Claim]) -> dict[str, list[ClaimLabel]]:
     for name, found in labels.items():
         if "not_supported" in found and found & {"refuted", "not_enough"}:
             raise DataError(
-                f"the claims of {name or 'one set'} have labels of two kinds: {', '.join(found)}",
+                f"the claims of {name or 'one set'} have labels of two kinds: {', '.join(sorted(found))}",
                 hint="name the set of each claim in a field called set",
             )
         # One label alone would always be right.

@@ -14,6 +14,7 @@ from serve.app import create_app
 from serve.conversions import Conversions
 from serve.errors import ApiError
 from tests.api.fakes import ADMIN, KEY, FakePipeline, listening, running, settings, until
+from tests.support.messages import refusal
 
 pytestmark = pytest.mark.anyio
 STUCK = (sys.executable, "-c", "import time; time.sleep(600)")
@@ -55,7 +56,7 @@ async def test_all_workers_share_the_slots(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(conversions, "_SLOT_WAIT_S", 0.2)
     workers = [Conversions(tmp_path, 1) for _ in range(2)]
     (first,) = await start(workers[0].convert("1", FILES))
-    with pytest.raises(ApiError) as refused:
+    with refusal(ApiError) as refused:
         await workers[1].convert("1", FILES)
     assert (refused.value.status, refused.value.headers["Retry-After"]) == (503, "10")
     await end(first)
@@ -67,7 +68,7 @@ async def test_all_workers_share_the_slots(tmp_path: Path, monkeypatch: pytest.M
 async def test_a_key_that_sends_many_leaves_room_for_others(tmp_path: Path) -> None:
     queue = Conversions(tmp_path, 1)
     tasks = await start(*(queue.convert("1", FILES) for _ in range(4)))
-    with pytest.raises(ApiError, match="too many files"):
+    with refusal(ApiError):
         await queue.convert("1", FILES)
     (other,) = await start(queue.convert("2", FILES))
     assert not other.done()

@@ -1,7 +1,6 @@
 """Documents over HTTP: durable before the answer, made together, one writer at a time."""
 
 import asyncio
-import re
 import threading
 import time
 from pathlib import Path
@@ -25,6 +24,7 @@ from serve import documents
 from serve.chat import _source
 from serve.errors import ApiError
 from tests.api.fakes import application, found, opened, refused, running, settings, until
+from tests.support.messages import refusal
 
 pytestmark = pytest.mark.anyio
 SEND = "/v1/documents?wait=true"
@@ -190,24 +190,22 @@ async def test_documents_have_metadata_that_filters_name(index: Path) -> None:
         assert "(fields: path, document, year, owner)" in reply.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("metadata", "message"),
-    [
-        ('{"year": {"a": 1}}', "'year': found dict"),
-        ('{"year": NaN}', "'year': found float nan"),
-        ('{"path": "x"}', "a metadata field cannot be called 'path'"),
-        ('{"": 1}', "a metadata field cannot be called ''"),
-        ('{"text": "%s"}' % ("x" * 10_000), "10,012 characters, at most 10,000"),
-        ("[1]", ""),
-    ],
-)
-def test_metadata_that_filters_cannot_compare_is_refused_by_name(
-    metadata: str, message: str
-) -> None:
+ODD_METADATA = {
+    "mapping": '{"year": {"a": 1}}',
+    "NaN": '{"year": NaN}',
+    "name of a path": '{"path": "x"}',
+    "empty name": '{"": 1}',
+    "long": '{"text": "%s"}' % ("x" * 10_000),
+    "list": "[1]",
+}
+
+
+@pytest.mark.parametrize("metadata", ODD_METADATA.values(), ids=ODD_METADATA)
+def test_metadata_that_filters_cannot_compare_is_refused_by_name(metadata: str) -> None:
     body = f'{{"documents": [{{"id": "x", "text": "word", "metadata": {metadata}}}]}}'
-    with pytest.raises(ApiError, match=re.escape(f"documents.0.metadata: {message}")):
+    with refusal(ApiError):
         documents.validated(documents.DocumentsRequest.model_validate_json, body)
-    with pytest.raises(ApiError, match=re.escape(f"metadata: {message}")):
+    with refusal(ApiError):
         documents.validated(documents.FilesRequest.model_validate, {"metadata": metadata})
 
 

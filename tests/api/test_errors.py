@@ -9,7 +9,7 @@ import re
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -26,6 +26,7 @@ from rag.data.filters import FilterError
 from serve.app import create_app
 from serve.settings import ServeSettings, hash_api_key, load_settings
 from tests.api.fakes import FOLDERS, FakePipeline, running, settings, until
+from tests.support.messages import refusal
 
 pytestmark = pytest.mark.anyio
 LARGEST = 256 * 1024  # body, in bytes
@@ -339,35 +340,34 @@ class TestSettings:
         assert got.api_keys == ("a" * 64, "b" * 64)
         assert got.example_questions == ("Who, when?", "Why?")
 
-    @pytest.mark.parametrize(
-        ("values", "words"),
-        [
-            ({"prot": 1}, "prot: Extra inputs are not permitted"),
-            ({"api_keys": "plain"}, "api_keys.0: not a sha256 (64 hex digits)"),
-            ({"timeout_s": 0}, "timeout_s"),
-            ({"timeout_s": "inf"}, "timeout_s: Input should be a finite number"),
-            ({"drain_timeout_s": "inf"}, "drain_timeout_s: Input should be a finite number"),
-            ({"fusion": "best"}, "minmax:0.7,0.3"),
-            ({"files": "/none"}, "files: Path does not point to a directory"),
-            ({"feedback_file": "/none/f.jsonl"}, "there is no folder for it"),
-            ({"conversions": 5}, "less than or equal to 4"),
-            ({"shelf": ("a=x", "a=y")}, "two shelves are called 'a': x and y"),
-            ({"shelf": ("a",)}, "expected NAME=DIR"),
-            ({"shelf": ("a=x",), "index": "i"}, "index and shelf are given"),
-            ({"shelf": ("a=x",), "files": "."}, "files is for a server of one index"),
-            ({"token_keys": "x"}, "token_keys, token_issuer and token_audience"),
-            ({"token_issuer": "x", "token_audience": "x"}, "token_keys, token_issuer and"),
-            ({"as_groups": "*"}, "cannot be called"),
-        ],
-    )
-    def test_mistakes_are_named(self, values, words):
-        with pytest.raises(ConfigError, match=re.escape(words)):
+    MISTAKES: ClassVar = {
+        "unknown setting": {"prot": 1},
+        "key that is no checksum": {"api_keys": "plain"},
+        "no time": {"timeout_s": 0},
+        "endless time": {"timeout_s": "inf"},
+        "endless drain": {"drain_timeout_s": "inf"},
+        "unknown fusion": {"fusion": "best"},
+        "absent folder of files": {"files": "/none"},
+        "absent folder of feedback": {"feedback_file": "/none/f.jsonl"},
+        "too many conversions": {"conversions": 5},
+        "two shelves of a name": {"shelf": ("a=x", "a=y")},
+        "shelf without a folder": {"shelf": ("a",)},
+        "shelf and index": {"shelf": ("a=x",), "index": "i"},
+        "files of shelves": {"shelf": ("a=x",), "files": "."},
+        "keys without an issuer": {"token_keys": "x"},
+        "issuer without keys": {"token_issuer": "x", "token_audience": "x"},
+        "group of everybody": {"as_groups": "*"},
+    }
+
+    @pytest.mark.parametrize("values", MISTAKES.values(), ids=MISTAKES)
+    def test_mistakes_are_named(self, values):
+        with refusal(ConfigError):
             load_settings(**values)
 
     @pytest.mark.parametrize("value", ["", " , "])
     def test_keys_that_are_none_do_not_open_the_server(self, monkeypatch, value):
         monkeypatch.setenv("RAG_SERVE_API_KEYS", value)
-        with pytest.raises(ConfigError, match=r"api_keys: .*contains no key; unset it"):
+        with refusal(ConfigError):
             load_settings()
 
 
@@ -375,5 +375,5 @@ def test_an_unknown_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv(
         "RAG_SERVE_API_KEY", hash_api_key("secret")
     )  # and nobody would be asked for a key
-    with pytest.raises(ConfigError, match=r"no RAG_SERVE_API_KEY\n.*RAG_SERVE_API_KEYS"):
+    with refusal(ConfigError):
         load_settings()

@@ -24,6 +24,7 @@ from serve import identity
 from serve.errors import ApiError
 from serve.identity import People, Person
 from serve.settings import hash_api_key, load_settings
+from tests.support.messages import refusal
 
 RSA = rsa.generate_private_key(65537, 2048)
 OTHER = rsa.generate_private_key(65537, 2048)
@@ -67,8 +68,8 @@ def person_of(people: People, key: str, header: str = "authorization") -> Person
     return asyncio.run(people.person(Headers({header: value})))
 
 
-def refusal(people: People, key: str) -> int:
-    with pytest.raises(ApiError) as refused:
+def status_of(people: People, key: str) -> int:
+    with refusal(ApiError) as refused:
         person_of(people, key)
     return refused.value.status
 
@@ -129,7 +130,7 @@ REFUSED: dict[str, Callable[[], str]] = {
 
 @pytest.mark.parametrize("make", REFUSED.values(), ids=REFUSED)
 def test_other_tokens_are_nobodys(people: People, make: Callable[[], str]) -> None:
-    assert refusal(people, make()) == 401
+    assert status_of(people, make()) == 401
 
 
 def test_a_file_of_keys_names_groups_and_holds_as_it_is_now(tmp_path: Path) -> None:
@@ -143,20 +144,20 @@ def test_a_file_of_keys_names_groups_and_holds_as_it_is_now(tmp_path: Path) -> N
     assert person_of(people, "b", "x-api-key").groups == set()
     assert person_of(people, "c") == Person("1")
     path.write_text(f"{hash_api_key('b')} staff\n")
-    assert refusal(people, "a") == 401
+    assert status_of(people, "a") == 401
     assert person_of(people, "b").groups == {"staff"}
     for damaged in ("b staff\n", f"{hash_api_key('b')} *\n"):
         path.write_text(damaged)
-        assert refusal(people, "b") == 503
+        assert status_of(people, "b") == 503
     path.unlink()
-    assert refusal(people, "b") == 503
+    assert status_of(people, "b") == 503
 
 
 def test_without_keys_everybody_asks_and_may_be_taken_for_others() -> None:
     assert person_of(People(load_settings()), "").groups == set()
     assert person_of(People(load_settings(as_groups="a,b")), "").groups == {"a", "b"}
     keyed = People(load_settings(api_keys=(hash_api_key("c"),), as_groups=""))
-    assert refusal(keyed, "x") == 401
+    assert status_of(keyed, "x") == 401
     assert person_of(keyed, "c").groups == set()
 
 

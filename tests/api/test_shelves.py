@@ -28,6 +28,7 @@ from serve.settings import ServeSettings
 from serve.together import fuse_by_rank
 from tests.api import fakes
 from tests.api.fakes import ADMIN, opened, posted, refused, running, settings, until
+from tests.support.messages import refusal
 
 pytestmark = pytest.mark.anyio
 RIVERS = ("Danube", "Rhine", "Elbe")
@@ -77,7 +78,7 @@ async def found(client: httpx.AsyncClient, question: str, **more: Any) -> list[t
     return [(hit["shelf"], hit["passage_id"]) for hit in hits]
 
 
-async def refusal(client: httpx.AsyncClient, *shelf: str) -> tuple[int, str]:
+async def answered(client: httpx.AsyncClient, *shelf: str) -> tuple[int, str]:
     asked = {"question": "river", "shelf": shelf}
     return refused(await client.post("/v1/retrieve", json=asked))
 
@@ -131,7 +132,7 @@ async def test_a_server_of_one_index_names_no_shelf(folder: Path) -> None:
         ready = (await client.get("/readyz")).json()
         assert ready.keys() == {"status", "index_version", "n_passages"}
         assert "shelves" not in (await client.get("/page.json")).json()
-        assert await refusal(client, "Elbe") == (404, "shelf_not_found")
+        assert await answered(client, "Elbe") == (404, "shelf_not_found")
 
 
 async def test_new_shelves_are_taken_up_changed_ones_swapped_and_gone_ones_let_go(
@@ -151,7 +152,7 @@ async def test_new_shelves_are_taken_up_changed_ones_swapped_and_gone_ones_let_g
         assert await found(client, "okapi", shelf="Elbe") == [("Elbe", "m0-0")]
         shutil.rmtree(folder / "Rhine")
         await until(lambda: "Rhine" not in [shelf.name for shelf in shelves])
-        assert await refusal(client, "Rhine") == (404, "shelf_not_found")
+        assert await answered(client, "Rhine") == (404, "shelf_not_found")
         assert set(dict(await found(client, "river"))) == {"Danube", "Elbe", "Oder"}
 
 
@@ -167,7 +168,7 @@ async def test_a_broken_shelf_is_named_and_the_others_are_served(folder: Path) -
         assert str(folder) not in reply.text
         assert set(dict(await found(client, "river"))) == {"Danube", "Rhine"}
         assert (await ask(client, "river"))["unavailable"] == ["Elbe"]
-        assert await refusal(client, "Rhine", "Elbe") == (503, "shelf_unavailable")
+        assert await answered(client, "Rhine", "Elbe") == (503, "shelf_unavailable")
         build(folder, "Elbe")
         await until(lambda: client._transport.app.state.engine.shelves["Elbe"].fault == "")  # type: ignore[attr-defined]
         assert await found(client, "river", shelf="Elbe") == [("Elbe", "Elbe-0")]
@@ -181,7 +182,7 @@ async def test_rights_hold_on_each_of_several_shelves(folder: Path) -> None:
         (folder / "Elbe" / RIGHTS_DIR / "rights.jsonl").write_text("nonsense")
         assert set(dict(await found(client, "river water"))) == {"Danube", "Rhine"}
         assert (await ask(client, "river water"))["unavailable"] == ["Elbe"]
-        assert (await refusal(client, "Elbe", "Rhine"))[0] == 503
+        assert (await answered(client, "Elbe", "Rhine"))[0] == 503
 
 
 async def test_a_shelf_that_vanishes_while_it_is_searched_finishes(folder: Path) -> None:
@@ -192,7 +193,7 @@ async def test_a_shelf_that_vanishes_while_it_is_searched_finishes(folder: Path)
             shutil.rmtree(folder / "Rhine")
             await until(lambda: shelf.pipeline is None)
             assert len(pipeline.retrieve("river")) == 1
-        with pytest.raises(ConfigError, match="closed"):
+        with refusal(ConfigError):
             pipeline.retrieve("river")
         assert await found(client, "river", shelf="Elbe") == [("Elbe", "Elbe-0")]
 

@@ -16,6 +16,7 @@ from readers.generative.causal import Causal
 from readers.generative.files import load_generator
 from readers.generative.marginal import passage_log_likelihood
 from readers.generative.settings import GeneratorSettings, encode_rows
+from tests.support.messages import refusal
 from tests.tiny_causal import causal_folder, causal_tokenizer, tiny_causal
 
 END = "<|im_end|>\n<|im_start|>assistant\n"
@@ -141,5 +142,5 @@ def test_gradients_flow_through_the_cache(network: Causal) -> None:
 def test_prompt_and_answer_fit_into_the_positions(tmp_path: Path) -> None:
     folder = causal_folder(tmp_path / "model")
     assert load_generator(folder, passage_tokens=120, answer_tokens=8)[1].settings.prompt_end == END
-    with pytest.raises(ConfigError, match="passage_tokens is 550, the model has 446 positions"):
+    with refusal(ConfigError):
         load_generator(folder, passage_tokens=550)

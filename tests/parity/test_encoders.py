@@ -23,6 +23,7 @@ from retrievers.encoders.folders import read_settings
 from retrievers.encoders.open import load_like
 from retrievers.encoders.static import StaticEncoder
 from retrievers.encoders.tower import Tower
+from tests.support.messages import refusal
 from tests.token_towers import bi_encoder
 
 TEXTS = [
@@ -272,9 +273,8 @@ def test_tct_colbert_by_its_name_and_by_the_option(tiny, tmp_path):
 def test_training_from_tct_colbert_takes_another_form(tiny, tmp_path):
     folder = tiny.bert(tmp_path / "tct_colbert-tiny")
     settings = read_settings(folder)
-    with pytest.raises(ConfigError) as caught:
+    with refusal(ConfigError):
         Tower.load(settings)
-    assert "--pooling mean" in caught.value.hint
     assert Tower.load(settings.override(pooling="mean")).dim == 32
     model = bi_encoder(folder, question_tokens=16, passage_tokens=24)
     assert model.settings.passage.pooling == "cls"

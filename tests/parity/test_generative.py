@@ -13,6 +13,7 @@ from readers.generative.attention import passage_attention
 from readers.generative.files import check_rows
 from readers.generative.model import Seq2Seq
 from readers.generative.settings import GeneratorSettings
+from tests.support.messages import refusal
 from tests.tiny_generator import KINDS, tiny_seq2seq
 from tests.tiny_reader import tiny_tokenizer
 
@@ -101,7 +102,7 @@ def test_answers_may_be_as_long_as_asked_for_beside_what_begins_and_ends_them() 
         ]
     most = 128 - len([2, 5])
     check_rows(model, GeneratorSettings(passage_tokens=9, answer_tokens=most))
-    with pytest.raises(ConfigError, match=f"the model has {most} positions for them"):
+    with refusal(ConfigError):
         check_rows(model, GeneratorSettings(passage_tokens=9, answer_tokens=most + 1))
     assert ours.token_log_probs(ours.encode(rows), ours.targets([[9] * most])).isfinite().all()
     assert len(ours.answer_ids("no " * 200)) == most

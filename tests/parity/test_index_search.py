@@ -16,6 +16,7 @@ from indexers.protocols import Selection
 from indexers.settings import INDEX_TYPES, VectorDtype
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
+from tests.support.messages import refusal
 from tests.vectors import store_vectors
 
 ROWS, DIM = 3000, 24
@@ -213,7 +214,7 @@ def test_selected_rows_are_those_of_an_exhaustive_search_with_its_scores(
     )
     assert min(recalls) >= recall - 0.02, recalls
     assert (index.search(questions, 10, Selection(np.zeros(ROWS, bool)))[1] == -1).all()
-    with pytest.raises(RetrievalError, match="selection among 5 rows"):
+    with refusal(RetrievalError):
         index.search(questions, 10, Selection(np.ones(5, bool)))
 
 
@@ -245,9 +246,9 @@ def test_unnormalised_vectors_are_searched_by_inner_product(tmp_path: Path) -> N
 def test_bad_queries_are_refused(float32: EmbeddingShards) -> None:
     index = FlatIndex(float32)
     for bad in (np.zeros((1, DIM + 1)), np.zeros(DIM), np.full((1, DIM), np.nan)):
-        with pytest.raises(RetrievalError):
+        with refusal(RetrievalError):
             index.search(bad.astype(np.float32), 3)
-    with pytest.raises(RetrievalError, match="top_k"):
+    with refusal(RetrievalError):
         index.search(np.zeros((1, DIM), np.float32), 0)
     assert index.search(np.zeros((0, DIM), np.float32), 3)[1].shape == (0, 3)
 
@@ -255,13 +256,13 @@ def test_bad_queries_are_refused(float32: EmbeddingShards) -> None:
 def test_what_does_not_belong_together_is_refused(
     tmp_path: Path, float32: EmbeddingShards, float16: EmbeddingShards
 ) -> None:
-    with pytest.raises(ConfigError, match="no index type 'annoy'"):
+    with refusal(ConfigError):
         build_faiss(float32, tmp_path / "x", probes=clustered(5, 1), index_type="annoy")
-    with pytest.raises(ConfigError, match=r"IVF65536,Flat cannot be trained on [\d,]+ vectors"):
+    with refusal(ConfigError):
         build_faiss(
             float32, tmp_path / "y", probes=clustered(5, 1), index_type="IVF65536,Flat", threads=1
         )
     small = store(tmp_path / "small", clustered(60, 1), "float16")
     info = build_faiss(small, tmp_path / "d", probes=clustered(5, 1), index_type="SQ8", threads=1)
-    with pytest.raises(MismatchedArtifactError, match="60 vectors"):
+    with refusal(MismatchedArtifactError):
         open_dense(tmp_path / "d", float16, info)

@@ -20,6 +20,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.folders import read_settings
 from retrievers.encoders.vectors import Vectors, score
 from retrievers.training.bi_encoder import encoder_settings, export_model
+from tests.support.messages import refusal
 from tests.token_towers import bi_encoder
 
 QUESTIONS = ["who wrote the text?", "danube", "the river " * 20, ""]
@@ -89,7 +90,7 @@ def test_colberts_checkpoint_written_anew_makes_the_vectors_of_the_paper(
 ) -> None:
     torch.manual_seed(4)
     made = colbert_ir(tmp_path / "own", tiny, attended=attended)
-    with pytest.raises(ArtifactError, match="checkpoint of ColBERT's own code"):
+    with refusal(ArtifactError):
         read_settings(tmp_path / "own")
     folder = tmp_path / "start"
     MultiVectorEncoder(str(tmp_path / "own"), device="cpu").save_pretrained(str(folder))
@@ -169,22 +170,14 @@ def test_folders_of_sentence_transformers_own_late_interaction_make_its_vectors(
     result = encoder.passage_tokens(TITLES, PASSAGES)
     compare(result, [torch.as_tensor(vectors) for vectors in peer.encode_document(texts)])
 
-    for part, path, change in (
-        (
-            "strategy 'min'",
-            "sentence_bert_config.json",
-            {"query_expansion": {"strategy": "min", "length": 9}},
-        ),
-        (
-            "skiplist_tasks",
-            "2_MultiVectorMask/config.json",
-            {"skiplist_tasks": ["query", "document"]},
-        ),
+    for path, change in (
+        ("sentence_bert_config.json", {"query_expansion": {"strategy": "min", "length": 9}}),
+        ("2_MultiVectorMask/config.json", {"skiplist_tasks": ["query", "document"]}),
     ):
         file = tmp_path / "saved" / path
         before = file.read_text()
         file.write_text(json.dumps(json.loads(before) | change))
-        with pytest.raises(ArtifactError, match=part):
+        with refusal(ArtifactError):
             read_settings(tmp_path / "saved")
         file.write_text(before)
 
@@ -210,6 +203,6 @@ def test_markers_are_those_of_the_vocabulary_and_masks_must_be_there(
     path.write_text(path.read_text().replace("[unused1]", "unused"))
     assert bi_encoder(folder, **settings).settings.question.query_prefix == ""
     path.write_text(path.read_text().replace("[MASK]", "mask"))
-    with pytest.raises(ConfigError, match="no mask token"):
+    with refusal(ConfigError):
         bi_encoder(folder, **settings)
     assert read_settings(folder).interaction is None

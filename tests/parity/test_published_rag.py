@@ -22,6 +22,7 @@ from readers.open import open_reader
 from readers.protocols import ReadRequest
 from retrievers.encoders.bi_encoder import BiEncoder
 from tests.published import published_dpr, published_rag, stored_as_bin, with_vocabulary_alone
+from tests.support.messages import refusal
 
 QUESTION = "How many meters has the Tower?"
 PASSAGES = [
@@ -129,14 +130,13 @@ def test_the_question_encoder_stands_beside_passages_of_dpr(is_bin: bool, tmp_pa
 
 def test_what_cannot_be_used_is_refused_by_its_name(tmp_path: Path) -> None:
     folder = published_rag(tmp_path / "rag", RagTokenForGeneration, "bart-base")
-    with pytest.raises(ArtifactError, match="is a RAG model") as caught:
+    with refusal(ArtifactError):
         BiEncoder.load(folder)
-    assert f"{folder}/question_encoder" in str(caught.value.hint)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["RagModel"]}))
-    with pytest.raises(ArtifactError, match="found RagModel"):
+    with refusal(ArtifactError):
         open_reader(folder)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "generator_tokenizer" / "tokenizer.json").unlink()
-    with pytest.raises(ArtifactError, match="generator_tokenizer has no tokenizer"):
+    with refusal(ArtifactError):
         open_reader(folder)

@@ -23,6 +23,7 @@ from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.bi_encoder import load_model
 from retrievers.training.config import DprTrainConfig
+from tests.support.messages import refusal
 from tests.unit.retrievers.conftest import TINY, cipher_examples
 from tests.worlds import run_world, torchrun, toy_method
 
@@ -126,7 +127,7 @@ def test_the_card_names_the_file(files: Path, tmp_path: Path, tiny_bert: Path) -
 def test_a_tower_that_is_not_trained_is_refused(
     files: Path, tmp_path: Path, tiny_bert: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="shared"):
+    with refusal(ConfigError):
         train(files, "retro", tmp_path / "run", settings(files, "retro", tiny_bert, shared=False))
 
 
@@ -137,9 +138,9 @@ def test_a_recipe_that_does_not_train_is_refused(tmp_path: Path) -> None:
         "class Nameless(TrainConfig): name: str = 'idle'\n"
         "class Idle(Nameless): recipe: ClassVar[str] = 'idle'\n"
     )
-    with pytest.raises(ConfigError, match="Idle has no method `train_model`"):
+    with refusal(ConfigError):
         rag.train(f"{tmp_path}/none.py:Idle", tmp_path / "run")
-    with pytest.raises(ConfigError, match="has no recipe 'Nameless'"):
+    with refusal(ConfigError):
         rag.train(f"{tmp_path}/none.py:Nameless", tmp_path / "run")
 
 

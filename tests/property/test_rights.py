@@ -36,6 +36,7 @@ from retrievers.rerank import RerankingRetriever
 from serve.app import create_app
 from serve.settings import ServeSettings, hash_api_key
 from tests.pipeline_parts import LastWordsReader
+from tests.support.messages import refusal
 from tests.support.verifying import WordVerifier
 from tests.unit.indexers.conftest import WordEncoder, clustered
 
@@ -339,7 +340,7 @@ def test_a_retriever_that_ignores_rights_is_refused(places: dict[str, Path]) -> 
         lambda: person.verify(["The river rises here."]),
     ]
     for door in doors:
-        with pytest.raises(RetrievalError, match="not selected"):
+        with refusal(RetrievalError):
             door()
     assert pipeline.retrieve("river")
 

@@ -16,6 +16,7 @@ from rag.training.config import TrainConfig
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, Loss, fit
 from rag.training.run_log import read_metrics
+from tests.support.messages import refusal
 from tests.worlds import killed_at, run_world, toy_method
 
 STEPS = 12
@@ -121,11 +122,11 @@ def test_kill_and_resume_change_nothing(tmp_path: Path, device: str) -> None:
 
 def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
     train(tmp_path)
-    with pytest.raises(MismatchedArtifactError, match="other parameters"):
+    with refusal(MismatchedArtifactError):
         train(tmp_path, width=6)
     newest = complete_checkpoints(tmp_path)[-1]
     (newest / "optimizer.safetensors").unlink()
-    with pytest.raises(IncompleteArtifactError, match=newest.name):
+    with refusal(IncompleteArtifactError):
         train(tmp_path)
 
 

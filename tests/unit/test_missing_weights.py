@@ -17,6 +17,7 @@ from readers.open import open_reader
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.cross_encoder import CrossEncoder
 from tests.published import published_dpr, published_encoder, published_seq2seq
+from tests.support.messages import refusal
 from tests.tiny_causal import causal_folder
 from tests.tiny_reader import tiny_encoder
 
@@ -51,38 +52,36 @@ MODERN = of_task("ModernBERT-base", "ModelForQuestionAnswering")
 JUDGING = of_task(BERT, "ModelForSequenceClassification", **ONE)
 
 
-@pytest.mark.parametrize(
-    ("make", "lost", "count", "first", "load"),
-    [
-        (ANSWERING, "qa_outputs", 2, "qa_outputs.bias", open_reader),
-        (MODERN, "head.dense", 1, "head.dense.weight", open_reader),
-        (ANSWERING, "layer.1.output", 4, "bert.encoder.layer.1.output.", open_reader),
-        (dpr_reader, "span_predictor.qa_", 4, "span_predictor.qa_classifier.bias", open_reader),
-        (causal_folder, "layers.1.mlp", 3, "model.layers.1.mlp.down_proj.weight", open_reader),
-        (
-            lambda folder: published_seq2seq(folder, "t5-small"),
-            "decoder.block.1.layer.2",
-            3,
-            "decoder.block.1.layer.2.",
-            open_reader,
-        ),
-        (JUDGING, "classifier", 2, "classifier.bias", CrossEncoder.load),
-        (JUDGING, "pooler", 2, "bert.pooler.dense.bias", CrossEncoder.load),
-        (tiny_encoder, "layer.0.attention.self.key", 2, "encoder.layer.0.attention", encode),
-        (of_task("mpnet-base", "Model"), "layer.1.", 16, "encoder.layer.1.", encode),
-        (of_task(BERT, "ModelForMaskedLM"), "layer.1.output", 4, "bert.encoder.layer.1.", mask),
-        (tiny_encoder, "layer.1.output", 4, "encoder.layer.1.output", train),
-    ],
-)
+LOST: dict[str, tuple[Make, str, Callable[[Path], Any]]] = {
+    "head of a reader": (ANSWERING, "qa_outputs", open_reader),
+    "head of ModernBERT": (MODERN, "head.dense", open_reader),
+    "layer of a reader": (ANSWERING, "layer.1.output", open_reader),
+    "head of DPR's reader": (dpr_reader, "span_predictor.qa_", open_reader),
+    "layer of a causal model": (causal_folder, "layers.1.mlp", open_reader),
+    "layer of T5": (
+        lambda folder: published_seq2seq(folder, "t5-small"),
+        "decoder.block.1.layer.2",
+        open_reader,
+    ),
+    "head of a cross-encoder": (JUDGING, "classifier", CrossEncoder.load),
+    "pooler of a cross-encoder": (JUDGING, "pooler", CrossEncoder.load),
+    "attention of an encoder": (tiny_encoder, "layer.0.attention.self.key", encode),
+    "layer of MPNet": (of_task("mpnet-base", "Model"), "layer.1.", encode),
+    "layer of a model of masks": (of_task(BERT, "ModelForMaskedLM"), "layer.1.output", mask),
+    "layer of an encoder to train": (tiny_encoder, "layer.1.output", train),
+}
+
+
+@pytest.mark.parametrize(("make", "lost", "load"), LOST.values(), ids=LOST)
 def test_missing_weights_are_refused_by_number_and_name(
-    make: Make, lost: str, count: int, first: str, load: Callable[[Path], Any], tmp_path: Path
+    make: Make, lost: str, load: Callable[[Path], Any], tmp_path: Path
 ) -> None:
     folder = make(tmp_path)
     load(folder)
     file = folder / "model.safetensors"
     kept = {name: tensor for name, tensor in load_file(file).items() if lost not in name}
     save_file(kept, file, metadata={"format": "pt"})
-    with pytest.raises(ArtifactError, match=rf"lacks {count} weights .*the first is {first}"):
+    with refusal(ArtifactError):
         load(folder)
 
 
@@ -135,7 +134,7 @@ def test_layers_that_nothing_reads_are_named(
 
 def test_a_reader_of_dpr_is_no_encoder(tmp_path: Path) -> None:
     folder = dpr_reader(tmp_path)
-    with pytest.raises(ArtifactError, match=rf"makes no vectors[\s\S]*--reader {folder}"):
+    with refusal(ArtifactError):
         encode(folder)
     open_reader(folder)
 
@@ -144,7 +143,7 @@ def test_modules_of_the_folder_s_own_code_are_refused(tmp_path: Path) -> None:
     folder = tiny_encoder(tmp_path)
     modules = [{"idx": 0, "name": "0", "path": "", "type": "custom_st.Transformer"}]
     (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ArtifactError, match=r"\(custom_st.Transformer\) needs its own code"):
+    with refusal(ArtifactError):
         encode(folder)
 
 
@@ -154,10 +153,10 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     file = folder / "model.safetensors"
     renamed = {name.replace("layer.", "layers."): t for name, t in load_file(file).items()}
     save_file(renamed, file, metadata={"format": "pt"})
-    with pytest.raises(ArtifactError, match=r"lacks 32 weights .*the first is encoder\.layer\.0"):
+    with refusal(ArtifactError):
         encode(folder)
     config = json.loads((folder / "config.json").read_text())
     config["auto_map"] = {"AutoModel": "someone/implementation--modeling_xlm_roberta.Model"}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ArtifactError, match="needs its own code from the repository"):
+    with refusal(ArtifactError):
         encode(folder)

@@ -11,6 +11,7 @@ from indexers.passage_writer import writing_passages
 from indexers.passages import PassageStore
 from rag.core.errors import ArtifactError
 from rag.core.types import Passage
+from tests.support.messages import refusal
 
 TEXTS = [
     ("Rivers", "the danube flows through vienna and budapest"),
@@ -78,7 +79,7 @@ def test_missing_and_damaged_folders_are_refused(folder: Path, tmp_path: Path) -
     shutil.copytree(folder, tmp_path / "copy")
     for path in (tmp_path / "copy/lucene").iterdir():
         path.write_bytes(path.read_bytes()[:10])
-    with pytest.raises(ArtifactError, match="lucene"):
+    with refusal(ArtifactError):
         LuceneIndex(tmp_path / "copy", INFO)
 
 

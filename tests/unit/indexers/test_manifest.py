@@ -15,6 +15,7 @@ from rag.core.errors import ArtifactError, MismatchedArtifactError
 from rag.core.files import fingerprint
 from rag.core.manifest import NEWEST_VERSION
 from rag.core.types import Passage
+from tests.support.messages import refusal
 
 SETTINGS = BuildSettings(index_type="SQ8", probes=4, threads=1, java_heap_mib=256)
 
@@ -61,7 +62,7 @@ def test_reuse_takes_vectors_and_nothing_else(index: Path, encoder: Any, tmp_pat
     assert report.reused == 1
     assert Manifest.read(tmp_path / "new").language is None
     restate(index, colour="blue")
-    with Index.open(index) as start, pytest.raises(MismatchedArtifactError, match="colour"):
+    with Index.open(index) as start, refusal(MismatchedArtifactError):
         write_index(
             tmp_path / "other", passages, encoder=encoder, settings=SETTINGS, start_from=start
         )
@@ -81,9 +82,8 @@ def test_a_manifest_that_is_not_right_is_refused_and_the_remedy_rebuilds_it(
     index: Path, encoder: Any, changes: dict[str, Any], error: type[ArtifactError]
 ) -> None:
     restate(index, **changes)
-    with pytest.raises(error) as refused:
+    with refusal(error):
         Index.open(index)
-    assert refused.value.hint
     passages = [Passage("a", "", "new")]
     write_index(index, passages, encoder=encoder, settings=SETTINGS, overwrite=True)
     assert len(Index.open(index, verify="deep").passages) == 1

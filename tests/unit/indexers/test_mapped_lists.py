@@ -9,6 +9,7 @@ import pytest
 
 from indexers.mapped_lists import LISTS_NAME, move_lists, open_lists
 from rag.core.errors import ArtifactError, IncompleteArtifactError
+from tests.support.messages import refusal
 
 DIM, ROWS, LISTS = 32, 4000, 40
 
@@ -60,10 +61,8 @@ def test_lists_that_are_missing_or_cut_are_refused_before_they_are_read(
     lists = tmp_path / LISTS_NAME
     content = lists.read_bytes()
     lists.write_bytes(content[:-100])
-    with pytest.raises(
-        ArtifactError, match=f"has {len(content) - 100:,} bytes, expected {len(content):,}"
-    ):
+    with refusal(ArtifactError):
         open_lists(index)
     lists.unlink()
-    with pytest.raises(IncompleteArtifactError, match="lists is missing"):
+    with refusal(IncompleteArtifactError):
         open_lists(index)

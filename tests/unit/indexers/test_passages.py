@@ -13,6 +13,7 @@ from indexers.passage_writer import passages_digest, writing_passages
 from indexers.passages import PassageStore
 from rag.core.errors import ArtifactError, DataError
 from rag.core.types import Location, Passage
+from tests.support.messages import refusal
 
 
 def write(directory: Path, passages: list[Passage]) -> PassageStore:
@@ -68,7 +69,7 @@ def test_locations_travel_with_passages_and_cost_others_nothing(tmp_path: Path, 
     assert list(PassageStore(tmp_path / "plain")) == plain
     write(tmp_path / "other", numbered(count + 1024))
     shutil.copy(tmp_path / "located" / "locations.arrow", tmp_path / "other")
-    with pytest.raises(ArtifactError, match=r"locations\.arrow does not belong"):
+    with refusal(ArtifactError):
         PassageStore(tmp_path / "other")
 
 
@@ -96,7 +97,7 @@ def test_colliding_hashes_are_told_apart_by_text(
 
 def test_duplicate_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     with (
-        pytest.raises(DataError, match=r"'a' \(rows 0 and 2\)"),
+        refusal(DataError),
         writing_passages(tmp_path) as writer,
     ):
         writer.add_many(Passage(name, "", "") for name in "aba")

@@ -12,6 +12,7 @@ from indexers.plan import plan
 from indexers.settings import INDEX_TYPES, BuildSettings
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
+from tests.support.messages import refusal
 
 
 @pytest.mark.parametrize("index_type", [*INDEX_TYPES, "SQfp16"])
@@ -37,7 +38,7 @@ def test_parts_follow_the_settings_and_nonsense_is_refused() -> None:
     bm25 = plan(1000, 0, BuildSettings(retriever="bm25"))
     assert set(bm25) == {"passages", "bm25", "total", "more while building", "searched"}
     assert bm25["total"] == bm25["passages"] + bm25["bm25"]
-    with pytest.raises(ConfigError, match="cannot plan"):
+    with refusal(ConfigError):
         plan(0, 384, BuildSettings())
-    with pytest.raises(ConfigError, match="no index type 'SQ9'"):
+    with refusal(ConfigError):
         plan(10, 384, BuildSettings(index_type="SQ9"))

@@ -32,6 +32,7 @@ from rag.core.errors import (
     RetrievalError,
 )
 from rag.core.types import Passage
+from tests.support.messages import refusal
 
 DIM = 16
 
@@ -244,9 +245,9 @@ def test_damage_and_other_encoders_are_refused(built: Path, tmp_path: Path) -> N
     shutil.copytree(built, place)
     residuals = Index.open(place).data / "tokens" / shard_files(1)[1]
     residuals.write_bytes(residuals.read_bytes()[:-5])
-    with pytest.raises(ArtifactError, match=r"residuals-00001\.npy"):
+    with refusal(ArtifactError):
         Index.open(place, verify="none")
-    with pytest.raises(MismatchedArtifactError, match="weights_sha256"):
+    with refusal(MismatchedArtifactError):
         write_index(place, passages(), encoder=Words(sha256="cd"), settings=SETTINGS)
     queries = Words().question_tokens(QUESTIONS[:1])
     for values, lengths in (
@@ -254,7 +255,7 @@ def test_damage_and_other_encoders_are_refused(built: Path, tmp_path: Path) -> N
         (queries.values[:, :8], queries.lengths),
         (queries.values * np.nan, queries.lengths),
     ):
-        with pytest.raises(RetrievalError):
+        with refusal(RetrievalError):
             opened(built).search(values, lengths, 5)
 
 
@@ -355,16 +356,16 @@ class Nothing(Words):
 
 def test_encoders_and_passages_that_do_not_fit_are_refused(built: Path, tmp_path: Path) -> None:
     store = Index.open(built).passages
-    with pytest.raises(ConfigError, match="one vector per text"):
+    with refusal(ConfigError):
         build_tokens(store, tmp_path / "a", OneEach())
-    with pytest.raises(ConfigError, match=r"index.type plaid"):
+    with refusal(ConfigError):
         write_index(tmp_path / "b", passages(), encoder=Words(), settings=BuildSettings())  # type: ignore[arg-type]
     unequal = Words()
     unequal.identity = replace(unequal.identity, normalize=False)
     unequal.passage_tokens = None  # type: ignore[assignment, method-assign]  # nothing is encoded
-    with pytest.raises(ConfigError, match="normalize: false"):
+    with refusal(ConfigError):
         write_index(tmp_path / "d", passages(), encoder=unequal, settings=SETTINGS)
-    with pytest.raises(DataError, match="passage 'dots' has no token"):
+    with refusal(DataError):
         write_index(
             tmp_path / "c", [Passage("dots", "", "...")], encoder=Nothing(), settings=SETTINGS
         )
@@ -380,6 +381,6 @@ def test_an_index_has_vectors_of_one_kind(tmp_path: Path, encoder: Any, tokens_f
     (first, its), (second, others) = reversed(kinds) if tokens_first else kinds
     write_index(tmp_path / "i", passages, encoder=first, settings=its)
     before = Index.open(tmp_path / "i").version
-    with pytest.raises(MismatchedArtifactError, match="vector"):
+    with refusal(MismatchedArtifactError):
         write_index(tmp_path / "i", passages, encoder=second, settings=others)
     assert Index.open(tmp_path / "i").version == before

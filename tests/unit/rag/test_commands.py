@@ -14,6 +14,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.data.corpus import ReadReport
 from rag.data.files.rows import write_json_lines
 from tests.commands import exit_code, run_command, run_successfully
+from tests.support.messages import refusal
 
 DOCUMENTS = [
     {
@@ -93,24 +94,24 @@ def test_what_an_encoder_is_told_stands_in_the_index(tiny_bert: Path) -> None:
     update = ("index", "corpus.jsonl", "--update", "one")
     assert exit_code(*update, "--query-prefix", "q: ") == 2
     run_successfully(*update)
-    with pytest.raises(ConfigError, match="pooling cannot be given for an encoder that is an obj"):
+    with refusal(ConfigError):
         rag.index("corpus.jsonl", "three", encoder=object(), pooling="cls")
 
 
 def test_settings_of_jobs_are_checked_before_work(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="did you mean 'retriever'"):
+    with refusal(ConfigError):
         rag.index("corpus.jsonl", "new", retreiver="bm25")
     for limit in (0, "5"):
-        with pytest.raises(ConfigError, match=f"limit is {limit!r}"):
+        with refusal(ConfigError):
             rag.retrieve("one", "questions.jsonl", "one.run", limit=limit)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="did you mean 'per_question'"):
+    with refusal(ConfigError):
         rag.mine("one", "questions.jsonl", "out.json", per_queston=3)
-    with pytest.raises(ConfigError, match="did you mean 'distill'"):
+    with refusal(ConfigError):
         rag.train_rounds("distil", "one", "questions.jsonl", "rounds")  # type: ignore[arg-type]
     for setting, value in (("words", "five"), ("split", "paragraphs"), ("metadata", 5)):
-        with pytest.raises(ConfigError, match=setting):
+        with refusal(ConfigError):
             rag.index("corpus.jsonl", "new", retriever="bm25", **{setting: value})
-    with pytest.raises(DataError, match="one: no such file"):
+    with refusal(DataError, "index"):
         rag.train_rounds("distill", "one", "questions.jsonl", "rounds")
     assert not (folder / "new").exists()
 

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError
 
 from rag.config import Config, load_config, parse_overrides
 from rag.core.errors import ConfigError
+from tests.support.messages import refusal
 
 
 class _Stage(Config):
@@ -49,50 +50,30 @@ def test_defaults_file_and_overrides_in_that_order(tmp_path: Path) -> None:
     assert config.replaced(warmup_steps=6) == _Training(**{**dict(config), "warmup_steps": 6})
 
 
-@pytest.mark.parametrize(
-    ("kind", "content", "assignments", "message"),
-    [
-        (
-            _Training,
-            "",
-            ["warmup_step=3"],
-            "unknown setting 'warmup_step'; did you mean 'warmup_steps'",
-        ),
-        (_Training, "", ["warmup_steps=many"], "warmup_steps = 'many'"),
-        (
-            _Either,
-            "",
-            ["temperature=0"],
-            "temperature = 0: expected greater than 0, or expected 'auto'",
-        ),
-        (
-            _Either,
-            "",
-            ["sizes=x"],
-            "sizes = 'x': expected a valid tuple, or expected a valid integer",
-        ),
-        (_Training, "", ["learning_rates={a: fast}"], "learning_rates.a = 'fast'"),
-        (_Training, "", ["stages=[{stesp: 3}]"], "unknown setting 'stages.0.stesp'"),
-        (
-            _Training,
-            "optim: {learning_rate: 3}",
-            [],
-            "unknown setting 'optim'; there are corpus, learning_",
-        ),
-        (_Training, "- 1", [], "expected a mapping"),
-        (_Training, "a: [", [], "not readable as YAML"),
-        (_Training, "", ["novalue"], "expected key=value"),
-        (_Training, "", ["=3"], "expected key=value"),
-        (_Training, "", ["seed=1", "seed=2"], "each key once"),
-        (_Needs, "", [], r"corpus= is not given"),
-    ],
-)
+WRONG = {
+    "unknown setting": (_Training, "", ["warmup_step=3"]),
+    "text for a number": (_Training, "", ["warmup_steps=many"]),
+    "neither number nor word": (_Either, "", ["temperature=0"]),
+    "neither numbers nor number": (_Either, "", ["sizes=x"]),
+    "text in a mapping": (_Training, "", ["learning_rates={a: fast}"]),
+    "unknown setting in a list": (_Training, "", ["stages=[{stesp: 3}]"]),
+    "mapping that is none": (_Training, "optim: {learning_rate: 3}", []),
+    "list for a mapping": (_Training, "- 1", []),
+    "no YAML": (_Training, "a: [", []),
+    "no value": (_Training, "", ["novalue"]),
+    "no key": (_Training, "", ["=3"]),
+    "key twice": (_Training, "", ["seed=1", "seed=2"]),
+    "nothing for what is needed": (_Needs, "", []),
+}
+
+
+@pytest.mark.parametrize(("kind", "content", "assignments"), WRONG.values(), ids=WRONG)
 def test_wrong_settings_are_explained(
-    tmp_path: Path, kind: Any, content: str, assignments: list[str], message: str
+    tmp_path: Path, kind: Any, content: str, assignments: list[str]
 ) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(content)
-    with pytest.raises(ConfigError, match=message):
+    with refusal(ConfigError):
         load_config(kind, path, overrides=parse_overrides(assignments))
-    with pytest.raises(ConfigError, match="no configuration file and no preset named 'nonsense'"):
+    with refusal(ConfigError):
         load_config(kind, "nonsense")

@@ -27,6 +27,7 @@ from retrievers.hybrid import HybridRetriever
 from retrievers.multihop import MultiHopRetriever
 from tests.pipeline_parts import LastWordsReader
 from tests.support.filters import compared
+from tests.support.messages import refusal
 from tests.unit.indexers.conftest import WordEncoder
 
 WORDS = [
@@ -107,9 +108,9 @@ def test_a_filter_selects_what_its_conditions_say(index: Index) -> None:
         [],
         passages[29:31],
     )  # those of other documents are left out
-    with pytest.raises(FilterError, match=r"names the field 'yaer'.*path, document, year, tags"):
+    with refusal(FilterError):
         index.select(parse_filter({"yaer": 2003}) or ())
-    with pytest.raises(FilterError, match="compares 'year' with 'abc', but a value is 200"):
+    with refusal(FilterError):
         index.select(parse_options(["year>=abc"]) or ())
 
 
@@ -184,23 +185,22 @@ def test_answers_come_from_selected_passages_alone(
         assert caplog.text.count("no passage meets the filter") == told
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"path": 3}, "gives 'path' the value 3, expected text"),
-        ({"path": {"gte": "a"}}, "path and document have values"),
-        ({"year": {"above": 3}}, "bounds above"),
-        ({"year": []}, "0 values"),
-        ({"year": None}, "value None"),
-        ([1], "the filter is"),
-        (("year",), "the filter is"),
-        ({"document": "\ud800"}, "value '\\ud800', expected text"),
-    ],
-)
-def test_a_filter_of_the_wrong_form_is_refused(given: Any, message: str) -> None:
-    with pytest.raises(FilterError) as caught:
+WRONG_FORMS: dict[str, Any] = {
+    "path that is a number": {"path": 3},
+    "bound of a path": {"path": {"gte": "a"}},
+    "unknown bound": {"year": {"above": 3}},
+    "no values": {"year": []},
+    "value that is null": {"year": None},
+    "list": [1],
+    "tuple": ("year",),
+    "half a surrogate pair": {"document": "\ud800"},
+}
+
+
+@pytest.mark.parametrize("given", WRONG_FORMS.values(), ids=WRONG_FORMS)
+def test_a_filter_of_the_wrong_form_is_refused(given: Any) -> None:
+    with refusal(FilterError):
         parse_filter(given)
-    assert message in f"{caught.value.message} {caught.value.hint}"
 
 
 def test_records_keep_the_metadata_that_is_named(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_records_keep_the_metadata_that_is_named(tmp_path: Path) -> None:
 
 def test_a_filter_that_would_hold_up_everyone_is_refused() -> None:
     for path in ("*a" * 3_000, ["*a*b*c*"] * 1_000):
-        with pytest.raises(FilterError, match=r"patterns of \d+ characters"):
+        with refusal(FilterError):
             parse_filter({"path": path})
 
 
@@ -253,5 +253,5 @@ def test_numbers_and_texts_are_compared_as_people_mean_them(
 
 @pytest.mark.parametrize("options", [["guide"], ["year>=2010", "year>=1995"]])
 def test_options_of_the_wrong_form_are_refused(options: list[str]) -> None:
-    with pytest.raises(FilterError):
+    with refusal(FilterError):
         parse_options(options)

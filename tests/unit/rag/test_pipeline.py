@@ -17,6 +17,7 @@ from rag.data.corpus import passages_of
 from rag.pipeline import Pipeline
 from retrievers.protocols import Retriever
 from tests.pipeline_parts import LastWordsReader, Store
+from tests.support.messages import refusal
 from tests.support.verifying import WordVerifier
 
 PASSAGES = [
@@ -65,7 +66,7 @@ def test_texts_and_rows_of_any_kind_become_passages() -> None:
         frame = pd.DataFrame(
             {"title": ["D", nothing], "text": ["It rises.", nothing]}, dtype=object
         )
-        with pytest.raises(DataError, match="text 1: missing field, no text"):
+        with refusal(DataError):
             passages_of(frame)
 
 
@@ -75,43 +76,40 @@ def test_rows_without_an_id_get_their_number() -> None:
 
 
 def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
-    with pytest.raises(DataError, match="question 1 is empty"):
+    with refusal(DataError):
         pipeline.ask_many(["fine", "  "])
-    with pytest.raises(DataError, match="ask_many"):
+    with refusal(DataError):
         pipeline.ask(["q"])  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="n_best is 0"):
+    with refusal(ConfigError):
         pipeline.ask("q", n_best=0)
     pipeline.reader = None
-    with pytest.raises(ConfigError, match="without a reader"):
+    with refusal(ConfigError):
         pipeline.ask("q")
-    with pytest.raises(ConfigError, match="searches without an encoder"):
+    with refusal(ConfigError):
         pipeline.embed(["a"], "query")
     assert len(pipeline.retrieve("q", 2)) == 2
 
 
-@pytest.mark.parametrize(
-    ("texts", "words"),
-    [
-        ("hello world", "a single str, expected a list"),
-        (b"hello", "a single bytes"),
-        ({"1": "one"}, "a single dict"),
-        (["a", " \n"], "text 1 is empty"),
-        ([None], "text 0: not an object, found NoneType"),
-        ([{"text": float("nan")}], "text 0: missing field, no text"),
-        ([{"text": "a", "metadata": "2020"}], "text 0: its metadata: '2020', expected a mapping"),
-        ([{"text": "a", "metadata": {"year": {}}}], "text 0: its metadata: 'year'"),
-        ([], "no texts were given"),
-        (None, "texts is None, expected a list"),
-        (
-            DatasetDict({"train": Dataset.from_dict({"text": ["a"]})}),
-            "texts is a single DatasetDict",
-        ),
-        ([{"id": 7, "text": "a"}, {"id": "7", "text": "b"}], "'7' \\(rows 0 and 1\\)"),
-        ([{"Name": "Danube"}], "no field is known to hold the text; the fields are Name"),
-    ],
-)
-def test_what_is_no_list_of_texts_is_refused(texts: Any, words: str) -> None:
-    with pytest.raises(DataError, match=words):
+NO_TEXTS = {
+    "text": "hello world",
+    "bytes": b"hello",
+    "mapping": {"1": "one"},
+    "blank": ["a", " \n"],
+    "none in a list": [None],
+    "no text field": [{"text": float("nan")}],
+    "metadata that is text": [{"text": "a", "metadata": "2020"}],
+    "value that is a mapping": [{"text": "a", "metadata": {"year": {}}}],
+    "empty list": [],
+    "none": None,
+    "set of splits": DatasetDict({"train": Dataset.from_dict({"text": ["a"]})}),
+    "id twice": [{"id": 7, "text": "a"}, {"id": "7", "text": "b"}],
+    "unknown fields": [{"Name": "Danube"}],
+}
+
+
+@pytest.mark.parametrize("texts", NO_TEXTS.values(), ids=NO_TEXTS)
+def test_what_is_no_list_of_texts_is_refused(texts: Any) -> None:
+    with refusal(DataError):
         Pipeline.from_texts(texts, retriever="bm25", reader=False)
 
 
@@ -130,7 +128,7 @@ def test_texts_have_a_language() -> None:
     with Pipeline.from_texts(texts, retriever="bm25", reader=False, language="de") as pipeline:
         assert pipeline.index.language == "de"
         assert [hit.row for hit, _ in pipeline.retrieve("Welches Haus?", 2)] == [0]
-    with pytest.raises(ConfigError, match="language = 'klingon'"):
+    with refusal(ConfigError):
         Pipeline.from_texts(texts, retriever="bm25", language="klingon")
 
 
@@ -153,35 +151,31 @@ def test_closing_releases_the_index_and_removes_a_temporary_one() -> None:
     assert not place.exists()
     pipeline.close()
     for call in (pipeline.retrieve_many, pipeline.ask_many, pipeline.search):
-        with pytest.raises(ConfigError, match="this pipeline is closed"):
+        with refusal(ConfigError):
             call(["Where does the Danube rise?"])
-    with pytest.raises(ConfigError, match="this pipeline is closed"):
+    with refusal(ConfigError):
         pipeline.passage("0")
 
 
-@pytest.mark.parametrize(
-    ("questions", "words"),
-    [
-        (None, "questions is None, expected a list$"),
-        ({"q": "x"}, "questions is a single dict"),
-        (pd.DataFrame({"q": ["x"]}), "question.* is not text, found dict"),
-        (["x", float("nan")], "question 1 is not text, found float nan"),
-        ([b"x"], "the question is not text, found bytes"),
-    ],
-)
-def test_what_is_no_list_of_questions_is_refused(
-    pipeline: Pipeline, questions: Any, words: str
-) -> None:
+NO_QUESTIONS = {
+    "none": None,
+    "mapping": {"q": "x"},
+    "table": pd.DataFrame({"q": ["x"]}),
+    "number": ["x", float("nan")],
+    "bytes": [b"x"],
+}
+
+
+@pytest.mark.parametrize("questions", NO_QUESTIONS.values(), ids=NO_QUESTIONS)
+def test_what_is_no_list_of_questions_is_refused(pipeline: Pipeline, questions: Any) -> None:
     for ask in (pipeline.ask_many, pipeline.retrieve_many, pipeline.search):
-        with pytest.raises(DataError, match=words):
+        with refusal(DataError):
             ask(questions)
 
 
 def test_numbers_are_whole_and_may_be_those_of_numpy(pipeline: Pipeline) -> None:
     for wrong in ("5", 5.0, True, None, 0, 1001):
-        with pytest.raises(
-            ConfigError, match=f"top_k is {wrong!r}, expected a whole number, 1 to 1000"
-        ):
+        with refusal(ConfigError):
             pipeline.retrieve("q", wrong)  # type: ignore[arg-type]
     searched: list[Any] = []
     pipeline.retriever.search = lambda q, k, **_: searched.append(k) or [[]] * len(q)  # type: ignore
@@ -190,11 +184,11 @@ def test_numbers_are_whole_and_may_be_those_of_numpy(pipeline: Pipeline) -> None
 
 
 def test_settings_that_nothing_reads_are_refused() -> None:
-    with pytest.raises(ConfigError, match="retriever bm25 uses no encoder"):
+    with refusal(ConfigError):
         Pipeline.from_texts(["a"], retriever="bm25", encoder="some/model", reader=False)
-    with pytest.raises(ConfigError, match=r"retriever = 'hybird': .*or 'hybrid'"):
+    with refusal(ConfigError):
         Pipeline.from_texts(["a"], retriever="hybird")  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="passage '0' has 250000 characters"):
+    with refusal(DataError):
         Pipeline.from_texts(["word " * 50_000], retriever="bm25")
 
 
@@ -229,22 +223,20 @@ def test_claims_are_judged_by_what_is_found(pipeline: Pipeline) -> None:
     assert pipeline.verify([]) == []
 
 
-@pytest.mark.parametrize(
-    ("claims", "options", "error", "words"),
-    [
-        ([" "], {}, QuestionError, "the claim is empty"),
-        (["a", "so " * 201], {}, QuestionError, "claim 1 has 201 words, more than 200"),
-        (["w" * 4001], {}, QuestionError, "4001 characters"),
-        ([7], {}, QuestionError, "is not text"),
-        ("a claim", {}, DataError, "expected a list"),
-        (["a"], {"top_k": 0}, ConfigError, "top_k"),
-        (["a"], {}, ConfigError, "int is no verifier"),
-    ],
-)
-def test_bad_claims(
-    pipeline: Pipeline, claims: Any, options: Any, error: type[Exception], words: str
-) -> None:
+BAD_CLAIMS = {
+    "blank": ([" "], {}, QuestionError),
+    "many words": (["a", "so " * 201], {}, QuestionError),
+    "many characters": (["w" * 4001], {}, QuestionError),
+    "number": ([7], {}, QuestionError),
+    "text": ("a claim", {}, DataError),
+    "no passages": (["a"], {"top_k": 0}, ConfigError),
+    "no verifier": (["a"], {}, ConfigError),
+}
+
+
+@pytest.mark.parametrize(("claims", "options", "error"), BAD_CLAIMS.values(), ids=BAD_CLAIMS)
+def test_bad_claims(pipeline: Pipeline, claims: Any, options: Any, error: type[Exception]) -> None:
     number: Any = 7
     pipeline = Pipeline(pipeline.index, pipeline.retriever, None, number)
-    with pytest.raises(error, match=words):
+    with refusal(error):
         pipeline.verify(claims, **options)

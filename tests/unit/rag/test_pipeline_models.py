@@ -1,7 +1,6 @@
 """Models given in memory, several threads, and how answers look in a notebook."""
 
 import math
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from rag.core.types import Answer, AnswerSet, Hit, Query
 from rag.pipeline import Pipeline
 from readers.protocols import Reader, ReadRequest
 from retrievers.protocols import Retriever
+from tests.support.messages import refusal
 
 TEXTS = ["the danube rises in the black forest", "who wrote the river", "in the title text"]
 
@@ -85,30 +85,29 @@ def test_own_objects_that_meet_a_protocol_are_taken(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_settings_are_refused_before_anything_is_opened(setting: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(setting))):
+    with refusal(ConfigError):
         Pipeline.open("nowhere", **setting)
 
 
 MISTAKES = {
-    "1 lists of hits and 1 of paths for 2 questions": lambda lists: lists[:1],
-    "3 lists of hits and 3 of paths for 2 questions": lambda lists: [*lists, []],
-    "the score of passage '1' is nan": lambda lists: [[Hit(1, "1", math.nan)], lists[1]],
-    "the score of passage '0' is inf": lambda lists: [lists[0], [Hit(0, "0", math.inf)]],
-    "row 2 holds the passage '2', but its hit has the id '0'": lambda lists: [
-        [*lists[0][:1], Hit(2, "0", -1.0)],
-        lists[1],
-    ],
-    "rows 7…7 are outside of 3 passages": lambda lists: [[Hit(7, "7", 1.0)], []],
+    "list lost": lambda lists: lists[:1],
+    "list added": lambda lists: [*lists, []],
+    "score of NaN": lambda lists: [[Hit(1, "1", math.nan)], lists[1]],
+    "infinite score": lambda lists: [lists[0], [Hit(0, "0", math.inf)]],
+    "id of another row": lambda lists: [[*lists[0][:1], Hit(2, "0", -1.0)], lists[1]],
+    "row outside": lambda lists: [[Hit(7, "7", 1.0)], []],
 }
 
 
-@pytest.mark.parametrize("words", MISTAKES)
-def test_mistakes_of_ones_own_retriever_are_named(tmp_path: Path, words: str) -> None:
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_of_ones_own_retriever_are_named(
+    tmp_path: Path, mistake: Callable[[Any], Any]
+) -> None:
     Pipeline.from_texts(TEXTS, out=tmp_path / "i", retriever="bm25", reader=False).close()
-    mine = _WrongRetriever(["0", "1", "2"], MISTAKES[words])
+    mine = _WrongRetriever(["0", "1", "2"], mistake)
     with Pipeline.open(tmp_path / "i", retriever=mine, reader=_CountingReader()) as pipeline:
         for call in (pipeline.retrieve_many, pipeline.ask_many):
-            with pytest.raises(RetrievalError, match=re.escape(words)):
+            with refusal(RetrievalError):
                 call(["who?", "when?"])
 
 
@@ -116,11 +115,11 @@ def test_other_weights_and_other_objects_are_refused(
     tiny: Any, tiny_bert: Path, tmp_path: Path
 ) -> None:
     Pipeline.from_texts(TEXTS, out=tmp_path / "index", encoder=str(tiny_bert), reader=False).close()
-    with pytest.raises(MismatchedArtifactError, match="weights"):
+    with refusal(MismatchedArtifactError):
         Pipeline.open(
             tmp_path / "index", reader=False, index_encoder=tiny.bert(tmp_path / "other", seed=9)
         )
-    with pytest.raises(ConfigError, match="cannot encode with a int"):
+    with refusal(ConfigError):
         Pipeline.from_texts(TEXTS, encoder=3, reader=False)
 
 

@@ -25,6 +25,7 @@ from rag.policies import (
 from readers.llm.prompt import Completion
 from readers.protocols import Reader, ReadRequest
 from tests.pipeline_parts import LastWordsReader
+from tests.support.messages import refusal
 
 TEXTS = {
     "danube": Passage("danube", "Danube", "The Danube rises in Germany."),
@@ -179,9 +180,8 @@ class ForEver(Policy):
 
 @pytest.mark.parametrize("query", ["Germany", " ", "caf\ud800"])
 def test_a_policy_that_never_finishes_or_searches_for_no_text_is_refused(query: str) -> None:
-    with pytest.raises(ConfigError, match="ForEver") as caught:
+    with refusal(ConfigError):
         run(ForEver(query), [ASKED], World())
-    assert caught.value.hint
 
 
 class Unreadable(World):
@@ -197,7 +197,7 @@ def test_a_question_that_cannot_be_read_does_not_end_its_batch() -> None:
     policy = SearchAgain(Model("ENOUGH", "SEARCH: Germany again", "ENOUGH"), max_concurrent=1)
     failed, answered = run(policy, [ASKED, "Capital of Germany?"], Unreadable())
     assert (failed.shown.failure, answered.shown.answers[0].text) == ("the model is away", "Berlin")
-    with pytest.raises(ReaderError, match="away"):
+    with refusal(ReaderError):
         run(SearchOnce(), [ASKED], Unreadable())
 
 
@@ -225,7 +225,7 @@ def test_words_as_they_come_are_those_of_one_question() -> None:
     )
     # This reader quotes.
     assert (outcome.shown.answers[0].text, pieces) == ("Berlin", [])
-    with pytest.raises(ConfigError, match="on_text is given for 2 questions"):
+    with refusal(ConfigError):
         answer_questions(["a", "b"], options, search=world.search, reader=world)
 
 
@@ -233,7 +233,7 @@ def test_a_policy_is_opened_by_its_name() -> None:
     reader = LastWordsReader()
     assert isinstance(open_policy("once", None), SearchOnce)
     for without in (None, reader):
-        with pytest.raises(ConfigError, match="asks a language model"):
+        with refusal(ConfigError):
             open_policy("again", without)
     reader.completer = Model("ENOUGH")
     assert isinstance(open_policy("again", reader), SearchAgain)

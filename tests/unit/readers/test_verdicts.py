@@ -11,6 +11,7 @@ from rag.core.types import VERDICT_LABELS, Hit, Location, Passage, SearchResult
 from rag.data.claims import MAX_CLAIM_WORDS
 from readers.verdicts import over_texts
 from readers.verifying.open import load_verifier
+from tests.support.messages import refusal
 from tests.support.verifying import WordVerifier
 
 CLAIM = "Ulm lies on the Danube"
@@ -101,21 +102,21 @@ def test_a_path_is_judged_as_one_text_and_the_page_is_that_of_the_sentence() -> 
     assert set(shown["probabilities"]) == {"supported", "refuted", "not_enough"}
 
 
-@pytest.mark.parametrize(
-    ("claims", "texts", "error", "words"),
-    [
-        ([" "], [["x"]], QuestionError, "empty"),
-        (["x " * (MAX_CLAIM_WORDS + 1)], [["x"]], QuestionError, "201 words"),
-        (["x"], [], ConfigError, "1 claims but 0 lists"),
-    ],
-)
+BAD_CLAIMS = {
+    "empty": ([" "], [["x"]], QuestionError),
+    "too long": (["x " * (MAX_CLAIM_WORDS + 1)], [["x"]], QuestionError),
+    "without texts": (["x"], [], ConfigError),
+}
+
+
+@pytest.mark.parametrize(("claims", "texts", "error"), BAD_CLAIMS.values(), ids=BAD_CLAIMS)
 def test_bad_claims_are_refused(
-    claims: list[str], texts: list[list[str]], error: type[Exception], words: str
+    claims: list[str], texts: list[list[str]], error: type[Exception]
 ) -> None:
-    with pytest.raises(error, match=words):
+    with refusal(error):
         WordVerifier().judge(claims, texts)
 
 
 def test_a_verifier_that_is_missing_is_named(tmp_path: object) -> None:
-    with pytest.raises(ArtifactError, match="rag train verifier"):
+    with refusal(ArtifactError, "verifier"):
         load_verifier(str(tmp_path))

@@ -21,6 +21,7 @@ from retrievers.hybrid import HybridRetriever
 from retrievers.open import open_retriever
 from retrievers.training.bi_encoder import adopt_index
 from retrievers.training.config import DprTrainConfig
+from tests.support.messages import refusal
 
 WORDS = ["danube", "forest", "river", "black", "title", "text", "wrote", "who", "rises", "the"]
 
@@ -66,16 +67,14 @@ def test_kinds_of_an_index_of_tokens(built: Path) -> None:
         assert isinstance(fused.members[0], LateInteractionRetriever)
         assert fused.search([], 3) == []
         for kind in ("dense", "multihop"):
-            with pytest.raises(
-                ConfigError, match="needs a dense index; this one has tokens and bm25"
-            ):
+            with refusal(ConfigError):
                 open_retriever(index, kind)
-        with pytest.raises(ConfigError, match="docs"):
+        with refusal(ConfigError):
             open_retriever(index, "colbert:docs=3")
-        with pytest.raises(ConfigError, match="has no vectors"):  # one of each passage
+        with refusal(ConfigError):  # one of each passage
             index.require_dense()
         config = DprTrainConfig(out=built / "run", train_files=(built,), index=built)
-        with pytest.raises(ConfigError, match="has no vectors"):
+        with refusal(ConfigError):
             adopt_index(config, index)
 
 
@@ -83,9 +82,9 @@ def test_what_does_not_fit_is_refused(tiny: Any, built: Path, tmp_path: Path) ->
     write_index(tmp_path / "bm25", passages(), settings=BuildSettings(retriever="bm25"))
     with (
         Index.open(tmp_path / "bm25") as index,
-        pytest.raises(ConfigError, match=r"index.type plaid"),
+        refusal(ConfigError),
     ):
         open_retriever(index, "colbert")
     tiny.late_interaction(tmp_path / "other", dim=16, seed=7)
-    with Index.open(built) as index, pytest.raises(MismatchedArtifactError, match="weights_sha256"):
+    with Index.open(built) as index, refusal(MismatchedArtifactError):
         open_retriever(index, "colbert", encoder=str(tmp_path / "other"))

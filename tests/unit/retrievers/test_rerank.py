@@ -18,6 +18,7 @@ from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.hybrid import Fusion
 from retrievers.protocols import Retriever
 from retrievers.rerank import DEFAULT_FUSION, Rerank, RerankingRetriever, reranked
+from tests.support.messages import refusal
 from tests.unit.retrievers.conftest import Store
 
 TEXTS = [
@@ -166,9 +167,9 @@ def test_the_reader_that_answers_re_ranks_too(tmp_path: Path) -> None:
         np.testing.assert_allclose(plain.relevance(question, texts), untitled, atol=1e-6)
     searched = Pipeline.open(tmp_path / "index", reader=False, rerank="reader")
     assert searched.retrieve(question, 1)[0][1].text == texts[2]
-    with pytest.raises(ConfigError, match="without a reader"):
+    with refusal(ConfigError):
         Pipeline.open(tmp_path / "index", reader=False).relevance(question, texts)
-    with pytest.raises(ConfigError, match="there is no reader"):
+    with refusal(ConfigError):
         reranked(First(), STORE, Rerank(model="reader"))
 
 
@@ -176,33 +177,27 @@ def test_what_cannot_judge_is_refused(tiny: Any, folders: dict[str, Path], tmp_p
     def opened(spec: str) -> RerankingRetriever:
         return reranked(First(), STORE, Rerank.parse(spec))
 
-    with pytest.raises(ConfigError, match="is a BertModel, expected a re-ranker"):
+    with refusal(ConfigError):
         opened(str(tiny.bert(tmp_path / "plain")))
     for architecture in ("T5ForConditionalGeneration", "Qwen3ForCausalLM"):  # before any weights
         folder = tmp_path / architecture
         folder.mkdir()
         config = {"architectures": [architecture], "model_type": "t5"}
         (folder / "config.json").write_text(json.dumps(config))
-        with pytest.raises(ConfigError, match="is a language model, expected a re-ranker"):
+        with refusal(ConfigError):
             opened(str(folder))
-    with pytest.raises(ConfigError, match=r"makes one vector per text[\s\S]*rag index … --encoder"):
+    with refusal(ConfigError):
         opened(str(tiny.sentence_transformer(tmp_path / "vectors")))
-    with pytest.raises(ArtifactError, match="no such folder"):
+    with refusal(ArtifactError):
         opened(str(tmp_path / "nowhere"))
     tiny.late_interaction(tmp_path / "wrong")
     save_file({"linear.weight": torch.zeros(6, 20)}, tmp_path / "wrong/1_Dense/model.safetensors")
-    with pytest.raises(ArtifactError, match="20"):
+    with refusal(ArtifactError):
         opened(str(tmp_path / "wrong")).search(["danube"], 2)
-    for spec, message in (
-        ("", "give a folder"),
-        ("a,deep=3", "deep"),
-        ("a,depth=0", "greater than or equal to 1"),
-        ("a,fusion=std:1,2,3", "3 weights, expected two"),
-        ("a,fusion=half,depth=3", "fusion is 'half'"),
-    ):
-        with pytest.raises(ConfigError, match=message):
+    for spec in ("", "a,deep=3", "a,depth=0", "a,fusion=std:1,2,3", "a,fusion=half,depth=3"):
+        with refusal(ConfigError):
             Rerank.parse(spec)
     paths = First()
     paths.finds_paths = True
-    with pytest.raises(ConfigError, match="cannot be re-ranked"):
+    with refusal(ConfigError):
         reranked(paths, STORE, Rerank(model=str(folders["colbert"])))

@@ -15,6 +15,7 @@ from retrievers.multihop import MultiHopRetriever
 from retrievers.open import open_encoder, open_retriever
 from retrievers.protocols import Retriever
 from retrievers.rerank import RerankingRetriever
+from tests.support.messages import refusal
 from tests.unit.retrievers.conftest import Flat, Store
 
 STORE = Store(Passage(name, "", "") for name in "dcba")
@@ -51,9 +52,9 @@ def test_all_search_in_timed_stages_and_an_empty_list_finds_nothing():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(RetrievalError):
+    with refusal(RetrievalError):
         dense().search_vectors(np.array([[np.nan, 0]], dtype=np.float32), 2)
-    with pytest.raises(ConfigError, match="weights"):
+    with refusal(ConfigError):
         HybridRetriever([dense()], STORE, fusion=Fusion())
 
 
@@ -134,19 +135,19 @@ def test_auto_takes_what_the_index_has(tiny_bert):
     assert isinstance(open_retriever(both, precision="fp32"), HybridRetriever)
     fusion = Fusion.parse("minmax:0.8,0.2")
     assert open_retriever(both, precision="fp32", fusion=fusion).fusion == fusion
-    with pytest.raises(ConfigError, match="bm25 retrieval has nothing to fuse"):
+    with refusal(ConfigError):
         open_retriever(both, "bm25", fusion=fusion)
     assert isinstance(open_retriever(both, "bm25"), SparseRetriever)
     assert isinstance(open_retriever(index(lucene=Terms())), SparseRetriever)
     only_dense = index(dense=vectors, identity=encoder.identity)
     assert isinstance(open_retriever(only_dense, encoder=encoder), DenseRetriever)
-    with pytest.raises(ConfigError, match="needs a bm25 index"):
+    with refusal(ConfigError):
         open_retriever(only_dense, "hybrid")
-    with pytest.raises(ConfigError, match="tfidf"):
+    with refusal(ConfigError):
         open_retriever(both, "tfidf")
-    with pytest.raises(ConfigError, match="did you mean 'beam'"):
+    with refusal(ConfigError):
         open_retriever(both, "multihop:bean=7", encoder=encoder)
-    with pytest.raises(ConfigError, match="no dense part"):
+    with refusal(ConfigError):
         open_encoder(index())
 
 
@@ -175,11 +176,11 @@ def test_another_version_of_an_index_is_searched_by_the_same_models():
     newer = index(dense=Flat(VECTORS[::-1]), lucene=Terms())
     for old, expected in zip(retrievers(VECTORS), retrievers(VECTORS[::-1]), strict=True):
         assert old.over(newer).search(["x"], 3) == expected.search(["x"], 3) != old.search(["x"], 3)
-    with pytest.raises(ConfigError, match="no token vectors"):
+    with refusal(ConfigError):
         LateInteractionRetriever(None, STORE, None).over(
             SimpleNamespace(tokens=None, directory="x")
         )
-    with pytest.raises(MismatchedArtifactError, match="one version of an index"):
+    with refusal(MismatchedArtifactError):
         Fixed().over(newer)
 
 
@@ -193,7 +194,7 @@ def test_an_index_opens_its_encoder_with_the_settings_it_was_built_with(tiny, ti
         opened.encode_questions(["wrote"]), built.encode_questions(["wrote"])
     )
     other = tiny.bert(tmp_path / "other", seed=5)
-    with pytest.raises(MismatchedArtifactError, match="weights_sha256"):
+    with refusal(MismatchedArtifactError):
         open_encoder(index(identity=built.identity), encoder=other)
-    with pytest.raises(MismatchedArtifactError, match="pooling: 'cls' != 'static'"):
+    with refusal(MismatchedArtifactError):
         open_encoder(index(identity=built.identity), encoder="static")

@@ -16,6 +16,7 @@ from rag.core.types import Passage, Query
 from rag.data.examples import read_examples
 from retrievers.encoders.bi_encoder import BiEncoder
 from tests.commands import run_successfully
+from tests.support.messages import refusal
 from tests.tiny_reader import WORDS, tiny_encoder
 from tests.worlds import killed_at
 
@@ -72,12 +73,12 @@ def test_killed_runs_end_in_the_same_questions(world: Path, tmp_path: Path) -> N
     adapt(world / "index", out, training=TRAINING)
     for file in ("questions.json", "encoder/model.safetensors"):
         assert (out / file).read_bytes() == (whole / file).read_bytes()
-    with pytest.raises(MismatchedArtifactError, match="seed"):
+    with refusal(MismatchedArtifactError):
         adapt(world / "index", out, training=TRAINING, seed=14)
 
 
 def test_what_cannot_work_is_refused(world: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="questions is 20, expected at least 50"):
+    with refusal(ConfigError):
         adapt(world / "index", tmp_path / "b", questions=20, training=TRAINING)
-    with pytest.raises(ArtifactError, match="none: no such directory"):
+    with refusal(ArtifactError):
         adapt(tmp_path / "none", tmp_path / "e", training=TRAINING)

@@ -26,6 +26,7 @@ from rag.data.files.rows import json_records
 from rag.data.questions import read_questions
 from tests.chat_server import Server, chat
 from tests.commands import run_successfully
+from tests.support.messages import refusal
 from tests.worlds import killed_at
 
 NAMES = ("otter", "heron", "badger", "lynx", "marten", "beaver")
@@ -182,7 +183,7 @@ def test_a_killed_run_ends_in_the_same_questions(
     write()
     assert len(server.requests) < 2 * asked
     assert out.read_bytes() == whole.read_bytes()
-    with pytest.raises(MismatchedArtifactError, match="seed"):
+    with refusal(MismatchedArtifactError):
         run(world, server, out, count=5, seed=14)
 
 
@@ -216,20 +217,19 @@ def test_a_writer_may_say_the_questions_of_rules_in_better_words(
         assert clumsy[1] in shown
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        ((200, b"<html><body>Welcome</body></html>"), "not one of the chat protocol"),
-        ((500, b"{}"), "the model server failed"),
-        (None, "is the model server running"),
-    ],
-)
+GONE = {
+    "page of HTML": (200, b"<html><body>Welcome</body></html>"),
+    "failure of the server": (500, b"{}"),
+    "no server": None,
+}
+
+
+@pytest.mark.parametrize("answer", GONE.values(), ids=GONE)
 def test_a_server_that_is_gone_or_is_another_ends_the_run_and_loses_nothing(
     world: Path,
     server: Server,
     tmp_path: Path,
     answer: tuple[int, bytes] | None,
-    words: str,
 ) -> None:
     server.replies = [good]
     out = tmp_path / "q.jsonl"
@@ -238,19 +238,19 @@ def test_a_server_that_is_gone_or_is_another_ends_the_run_and_loses_nothing(
     server.replies = [answer or (500, b"{}")]
     if answer is None:
         server.close()
-    with pytest.raises(ReaderError, match=words):
+    with refusal(ReaderError):
         run(world, server, out, count=5)
     assert out.read_bytes() == kept
 
 
 def test_what_cannot_work_is_refused(world: Path, server: Server, tmp_path: Path) -> None:
     out = tmp_path / "q.jsonl"
-    with pytest.raises(ConfigError, match="names no language model"):
+    with refusal(ConfigError):
         write_questions(world / "index", "qwen", out)
-    with pytest.raises(ConfigError, match="count is 0"):
+    with refusal(ConfigError):
         run(world, server, out, count=0)
     out.write_text("mine\n")
-    with pytest.raises(ConfigError, match="has not begun it"):
+    with refusal(ConfigError):
         run(world, server, out)
     assert out.read_text() == "mine\n"
     assert not server.requests
@@ -260,27 +260,22 @@ GERMAN = "Der Otter wohnt seit vielen Jahren an unserem Fluss. " * 4
 
 
 @pytest.mark.parametrize(
-    ("text", "answers", "message"),
-    [
-        ("Too short.", "writer", "no passage has 25 words"),
-        (GERMAN, "rules", "no passage has 25 words"),
-        (GERMAN, "writer", ""),
-    ],
+    ("text", "answers", "gives_questions"),
+    [("Too short.", "writer", False), (GERMAN, "rules", False), (GERMAN, "writer", True)],
 )
 def test_a_text_that_gives_no_question_is_refused(
-    server: Server, tmp_path: Path, text: str, answers: Answers, message: str
+    server: Server, tmp_path: Path, text: str, answers: Answers, gives_questions: bool
 ) -> None:
     server.replies = [reply("Wer wohnt hier?", "Der Otter")]
     settings = BuildSettings(retriever="bm25")
     write_index(tmp_path / "index", [Passage("1", "", text)], settings=settings)
     out = tmp_path / "q.jsonl"
-    if not message:
+    if gives_questions:
         run(tmp_path, server, out, answers=answers)
         assert server.requests
         return
-    with pytest.raises(DataError, match=message) as refused:
+    with refusal(DataError):
         run(tmp_path, server, out, answers=answers)
-    assert "--answers" in refused.value.hint
     assert not server.requests
 
 

@@ -16,6 +16,7 @@ from rag.bench.documents import fetch
 from rag.core.errors import DataError
 from rag.data.files.rows import json_records
 from rag.data.questions import read_questions
+from tests.support.messages import refusal
 
 FOLDER = fetch.SOURCES.parent
 QUESTIONS = FOLDER / "questions.jsonl"
@@ -69,22 +70,22 @@ def test_documents_are_unpacked_checked_and_fetched_once(tmp_path: Path, sources
     assert fetch.fetch(tmp_path / "out", sources) == 0
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("sha256", "0" * 64, "differs from the frozen one"),
-        ("file", "guide/none.txt", "has no file guide/none.txt"),
-        ("registry", "deb", "delivered no package"),
-    ],
-)
+ODD_SOURCES = {
+    "other checksum": ("sha256", "0" * 64),
+    "absent file": ("file", "guide/none.txt"),
+    "absent package": ("registry", "deb"),
+}
+
+
+@pytest.mark.parametrize(("field", "value"), ODD_SOURCES.values(), ids=ODD_SOURCES)
 def test_what_does_not_fit_is_named_and_the_rest_is_fetched(
-    tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch, field, value, message
+    tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch, field, value
 ):
     for kind in ("deb", "deb of today"):
         monkeypatch.setitem(fetch._DOWNLOADS, kind, ("false",))
     (row,) = json.loads(sources.read_text())
     odd = row | {field: value, "path": "text/odd.txt", "version": "0"}
     sources.write_text(json.dumps([odd, row]))
-    with pytest.raises(DataError, match=rf"1 of 2 documents .* \(text/odd.txt\).*{message}"):
+    with refusal(DataError):
         fetch.fetch(tmp_path / "out", sources)
     assert [path.name for path in (tmp_path / "out").rglob("*.txt")] == ["faq.txt"]

@@ -5,6 +5,7 @@ import pytest
 
 from rag.bench.languages import run_languages_benchmark
 from rag.core.errors import DataError
+from tests.support.messages import refusal
 
 
 def squad(id: str, question: str, context: str) -> str:
@@ -29,5 +30,5 @@ def test_questions_are_searched_in_their_language_among_all_passages(tmp_path: P
     assert (whole["English words"].value, whole["own words"].value) == (0.0, 100.0)
     assert whole["over English words"].value == pytest.approx(100)
     path.write_text(squad(*rows[-1]))
-    with pytest.raises(DataError, match="no question in a known language"):
+    with refusal(DataError):
         run_languages_benchmark(path)

@@ -10,6 +10,7 @@ from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_json
 from rag.data.files.rows import write_json_lines
 from rag.metrics.significance import Interval
+from tests.support.messages import refusal
 
 
 def write_results(folder: Path, n: int, skill: float) -> str:
@@ -49,5 +50,5 @@ def test_rates_are_kept_on_the_rest_and_compared_across_sets(tmp_path: Path) -> 
 
 
 def test_sets_that_are_too_small_to_split_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="a has 140 questions"):
+    with refusal(ConfigError):
         run_promise_benchmark([write_results(tmp_path / "a", 100, 2)])

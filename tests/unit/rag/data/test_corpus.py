@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import ConfigError, DataError, RagError
 from rag.data.corpus import read_documents
 from rag.data.records import CorpusOptions, Document, ReadReport
+from tests.support.messages import refusal
 
 ANY_SHARE = CorpusOptions(max_bad_share=1.0)
 RECORDS = [{"id": str(i), "title": f"Title {i}", "text": f"Text number {i}, é."} for i in range(5)]
@@ -119,7 +120,7 @@ def test_the_format_is_found_by_the_first_bytes_and_the_name(
 def test_a_format_can_be_named(tmp_path: Path) -> None:
     path = write(tmp_path / "corpus.dat", jsonl(RECORDS))
     assert list(read_documents(path, format="jsonl")) == EXPECTED
-    with pytest.raises(ConfigError, match="unknown corpus format 'xml'"):
+    with refusal(ConfigError):
         read_documents(path, format="xml")
 
 
@@ -173,56 +174,35 @@ def test_the_report_says_which_fields_are_used(
     assert report.notes == [layout]
 
 
-_SQUEEZED = [
-    name(jsonl({"id": str(i), "text": f"text {i * 7919}"} for i in range(400)))
-    for name in (gzip.compress, bz2.compress, zstandard.compress, lzma.compress)
-]
-_UNKNOWN_TEXT = "no field is known to hold the text; the fields are "
-_BROKEN_BYTES = (
-    b'[{"id": "1", "text": "ok"}, {"id": "2", "text": "caf\xe9"}, {"id": "3", "text": "ok"}]'
-)
+_UNREADABLE = {
+    "quote that is not closed": ("c.tsv", b'id\ttext\n1\ta "b"\n2\t"never closed\n3\tc\n'),
+    "quote closed within a field": ("c.tsv", b'id\ttext\n1\ta "b"\n2\t"Plan A" was\n3\tc\n'),
+    "unknown columns": ("c.csv", b"DocNo,Headline,Notes\n1,2,3\n"),
+    "no header": ("c.csv", b"7\tOslo\tOslo is the capital.\n1\t2\t3\n"),
+    "unknown fields": ("c.jsonl", b'{"id": 1, "body": "x"}\n'),
+    "damaged Parquet": ("c.parquet", b"PAR1 not at all"),
+    "text in Latin-1": (
+        "c.json",
+        b'[{"id": "1", "text": "ok"}, {"id": "2", "text": "caf\xe9"}, {"id": "3", "text": "ok"}]',
+    ),
+    "list cut off": ("c.json", b'[{"id": "1", "text": "x"}'),
+    "mapping cut off": ("c.json", b'{"a": '),
+    "bytes": ("c.dat", b"\x00\x01\x02"),
+}
+for _compress in (gzip.compress, bz2.compress, zstandard.compress, lzma.compress):
+    _squeezed = _compress(jsonl({"id": str(i), "text": f"text {i * 7919}"} for i in range(400)))
+    _UNREADABLE[f"{_compress.__module__} cut off"] = (
+        "c.jsonl.gz",
+        _squeezed[: int(len(_squeezed) * 0.97)],
+    )
+for _name in ("c.jsonl", "c.tsv", "c.json", "c.txt", "wiki_00", "c"):
+    _UNREADABLE[f"blank {_name}"] = (_name, b"\n\n  \n")
+    _UNREADABLE[f"empty {_name}"] = (_name, b"")
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "words"),
-    [
-        *(
-            ("c.jsonl.gz", data[: int(len(data) * 0.97)], r"c\.jsonl\.gz is damaged")
-            for data in _SQUEEZED
-        ),
-        (
-            "c.tsv",
-            b'id\ttext\n1\ta "b"\n2\t"never closed\n3\tc\n',
-            r"c\.tsv:3: a quote that is not closed",
-        ),
-        (
-            "c.tsv",
-            b'id\ttext\n1\ta "b"\n2\t"Plan A" was\n3\tc\n',
-            r"c\.tsv:3: a quote that is not closed",
-        ),
-        ("c.csv", b"DocNo,Headline,Notes\n1,2,3\n", f"{_UNKNOWN_TEXT}DocNo, Headline"),
-        (
-            "c.csv",
-            b"7\tOslo\tOslo is the capital.\n1\t2\t3\n",
-            f"(?s){_UNKNOWN_TEXT}.*--text-field",
-        ),
-        ("c.jsonl", b'{"id": 1, "body": "x"}\n', f"{_UNKNOWN_TEXT}id, body"),
-        ("c.parquet", b"PAR1 not at all", "not a readable Parquet file"),
-        ("c.json", _BROKEN_BYTES, r"after record 1 .*invalid bytes in UTF8"),
-        ("c.json", b'[{"id": "1", "text": "x"}', r"c\.json: .*truncated JSON after record 1"),
-        ("c.json", b'{"a": ', r"c\.json"),
-        ("c.dat", b"\x00\x01\x02", "cannot be guessed"),
-        *(
-            (name, b"\n\n  \n", name)
-            for name in ("c.jsonl", "c.tsv", "c.json", "c.txt", "wiki_00", "c")
-        ),
-        *((name, b"", name) for name in ("c.jsonl", "c.tsv", "c.json", "c.txt", "c")),
-    ],
-)
-def test_damaged_and_unknown_files_are_refused(
-    tmp_path: Path, name: str, data: bytes, words: str
-) -> None:
-    with pytest.raises((DataError, ConfigError), match=words):
+@pytest.mark.parametrize(("name", "data"), _UNREADABLE.values(), ids=_UNREADABLE)
+def test_damaged_and_unknown_files_are_refused(tmp_path: Path, name: str, data: bytes) -> None:
+    with refusal(RagError):
         list(read_documents(write(tmp_path / name, data), options=ANY_SHARE))
 
 
@@ -235,7 +215,7 @@ def test_a_field_that_is_not_there_is_refused_with_those_that_are(
     write(tmp_path / "a.csv", "id,title,body\n0,T,text 0\n1,T,text 1\n2,T,text 2\n")
     write(tmp_path / "a.jsonl", jsonl(rows))
     for path in sorted(tmp_path.iterdir()):
-        with pytest.raises(DataError, match=r"no field 'Bodyy'; the fields are id, title, body"):
+        with refusal(DataError):
             read(path, **{field: "Bodyy"})
         assert len(read(path, text_field="body")) == 3
 
@@ -254,7 +234,7 @@ def test_beir_folder(tmp_path: Path) -> None:
     write(tmp_path / "queries.jsonl", '{"_id": "q", "text": "question"}')
     write(tmp_path / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore\nq\ta\t1\n")
     assert list(read_documents(tmp_path)) == [Document("a", "T", "x")]
-    with pytest.raises(DataError, match="no file of format 'parquet'"):
+    with refusal(DataError):
         list(read_documents(tmp_path / "qrels", format="parquet"))
 
 
@@ -263,9 +243,9 @@ def test_several_inputs(tmp_path: Path) -> None:
     write(tmp_path / "2.jsonl.gz", gzip.compress(jsonl(RECORDS[2:4])))
     write(tmp_path / "rest" / "x.tsv", "id\ttext\ttitle\n4\tText number 4, é.\tTitle 4\n")
     assert list(read_documents([*sorted(tmp_path.glob("*.jsonl*")), tmp_path / "rest"])) == EXPECTED
-    with pytest.raises(DataError, match="no such file"):
+    with refusal(DataError):
         read_documents([tmp_path / "absent.jsonl"])
-    with pytest.raises(ConfigError):
+    with refusal(ConfigError):
         read_documents([])
 
 
@@ -308,15 +288,9 @@ def test_every_kind_of_bad_line(tmp_path: Path, line: bytes, reason: str, detail
 def test_too_many_bad_records_stop_the_reading_early(tmp_path: Path) -> None:
     path = write(tmp_path / "c.jsonl", b"\n".join([*GOOD[:98], b"{", b"{", *GOOD[98:]]))
     consumed: list[Document] = []
-    with pytest.raises(DataError) as caught:
+    with refusal(DataError):
         consumed.extend(read_documents(path))
     assert len(consumed) == 98
-    for words in (
-        "2 bad (2.00 %): 2 × malformed JSON",
-        f"{path}:99: malformed JSON",
-        "--max-bad-share",
-    ):
-        assert words in str(caught.value)
 
 
 def test_bad_records_that_are_not_named_are_counted(
@@ -337,5 +311,5 @@ def test_broken_bytes_in_a_table(tmp_path: Path) -> None:
         "3: not valid Unicode",
         "4: wrong number of columns",
     ]
-    with pytest.raises(DataError, match=r"(?s)2 bad.*save the file as UTF-8"):
+    with refusal(DataError):
         list(read_documents(table))

@@ -9,6 +9,7 @@ import pytest
 from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example, read_examples, write_examples, write_run
+from tests.support.messages import refusal
 
 
 def hit(
@@ -38,14 +39,15 @@ def test_dpr_results_round_trip(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == []
 
 
-@pytest.mark.parametrize(
-    ("question", "passage", "words"),
-    [("q 1", "a", "white space"), ("q", "", "is empty")],
-)
-def test_what_a_run_cannot_hold_is_refused(
-    tmp_path: Path, question: str, passage: str, words: str
-) -> None:
-    with pytest.raises(DataError, match=words):
+UNFIT = {
+    "white space in the id of a question": ("q 1", "a"),
+    "empty id of a passage": ("q", ""),
+}
+
+
+@pytest.mark.parametrize(("question", "passage"), UNFIT.values(), ids=UNFIT)
+def test_what_a_run_cannot_hold_is_refused(tmp_path: Path, question: str, passage: str) -> None:
+    with refusal(DataError):
         write_run(
             tmp_path / "x.run", [Example(question, "", candidates=(hit(passage, score=1.0),))]
         )
@@ -101,14 +103,12 @@ def test_fid_files_and_what_a_method_needs(tmp_path: Path) -> None:
     assert first.candidates[0] == hit("7", "T", "x", 2.5, has_answer=True)
     assert [candidate.target for candidate in second.candidates] == [-0.5, 0.5]
     assert [e.id for e in read_examples(path, needs="targets")] == ["b"]
-    with pytest.raises(DataError, match=r"(?s)no question has positives.*`rag mine` makes"):
+    with refusal(DataError):
         list(read_examples(path))
     write_examples(tmp_path / "again.json", [second])
     assert list(read_examples(tmp_path / "again.json", needs="targets")) == [second]
     path.write_text(json.dumps([{"question": "a", "ctxs": [{"text": "x", "target": "NaN"}]}] * 2))
-    with pytest.raises(
-        DataError, match=r"(?i)target of a passage is .?nan.?, expected a finite number"
-    ):
+    with refusal(DataError):
         list(read_examples(path, needs="targets"))
 
 
@@ -119,7 +119,7 @@ def test_bad_records_are_counted_with_their_line(
     bad = ['{"question": ""}', "{", '{"question": "a", "positive_ctxs": [{"title": "t"}]}', "[1]"]
     path = tmp_path / "train.jsonl"
     path.write_text("\n".join([good] * 50 + bad + [good] * 50))
-    with pytest.raises(DataError, match=r"train.jsonl:51: malformed record \(no question"):
+    with refusal(DataError):
         list(read_examples(path))
     path.write_text("\n".join([*[good] * 5000, *bad]))
     assert len(list(read_examples(path))) == 5000
@@ -128,7 +128,7 @@ def test_bad_records_are_counted_with_their_line(
     squad = {"title": "T", "paragraphs": [{"qas": []}]}
     for other in (squad, hotpot, {"question": "a", "positive_ctxs": []}):
         path.write_text(json.dumps(other))
-        with pytest.raises(DataError, match=r"`rag mine` makes examples"):
+        with refusal(DataError):
             list(read_examples(path))
 
 
@@ -163,7 +163,7 @@ def test_pairs_and_triplets_are_examples(tmp_path: Path, name: str) -> None:
 def test_triples_of_ids_take_their_texts_from_the_files_beside_them(tmp_path: Path) -> None:
     path = tmp_path / "qidpidtriples.train.small.tsv"
     path.write_text("7\t1\t2\n7\t1\t3\n")
-    with pytest.raises(DataError, match=r"collection\.tsv is not there"):
+    with refusal(DataError):
         list(read_examples(path))
     (tmp_path / "queries.train.tsv").write_text(f"7\t{ASKED}\n8\tother\n")
     (tmp_path / "collection.tsv").write_text(f'1\t{RIGHT}\n2\t{WRONG}\n3\t"A" quote\n')

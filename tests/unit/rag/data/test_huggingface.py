@@ -12,6 +12,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.data.corpus import Document, read_documents
 from rag.data.questions import read_questions
 from rag.eval.source import QuestionSource
+from tests.support.messages import refusal
 
 
 def hub(monkeypatch: pytest.MonkeyPatch, result: object) -> list:
@@ -37,17 +38,17 @@ def test_data_sets_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     hub(monkeypatch, {"test": iter([{"id": "s1", "question": "Where?"}])})
     assert [q.id for q in read_questions("hf:owner/squad")] == ["s1"]
     hub(monkeypatch, {"test": iter([{"answers": ["a"]}])})
-    with pytest.raises(DataError, match="hf:owner/nq: record 1: no question"):
+    with refusal(DataError):
         list(read_questions("hf:owner/nq"))
 
 
 @pytest.mark.parametrize("error", [ConnectionError("no route"), ValueError("no split")])
 def test_errors_are_explained(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     hub(monkeypatch, error)
-    with pytest.raises(DataError, match=f"hf:owner/name: {type(error).__name__}: {error}"):
+    with refusal(DataError):
         list(read_documents("hf:owner/name"))
     for name in ("hf:", "hf:a:b:c:d", "hf:a::b"):
-        with pytest.raises(ConfigError):
+        with refusal(ConfigError):
             list(read_documents(name))
 
 
@@ -66,10 +67,9 @@ def test_a_folder_of_data_files_stands_for_a_data_set(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), folder / "train.parquet")
     pq.write_table(pa.Table.from_pylist(rows[:2]), folder / "validation.parquet")
     assert [q.answers for q in read_questions(f"hf:{folder}:validation")] == [("a", "b")] * 2
-    with pytest.raises(ConfigError, match="splits train, validation, and none was named") as caught:
+    with refusal(ConfigError):
         list(read_questions(f"hf:{folder}"))
-    assert caught.value.hint.endswith(":validation")
-    with pytest.raises(DataError, match="split"):
+    with refusal(DataError):
         list(read_questions(f"hf:{folder}:test"))
     source = QuestionSource.of_file(f"hf:{folder}:validation")
     assert (source.name, source.split, source.sha256) == (f"{folder}:validation", "dev", "")

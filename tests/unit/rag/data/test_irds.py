@@ -17,6 +17,7 @@ from rag.data.questions import read_questions
 from rag.data.records import Document
 from rag.eval.source import QuestionSource
 from tests.commands import exit_code, run_successfully
+from tests.support.messages import refusal
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_corpus_and_judged_questions_are_read(rivers: str) -> None:
 
 def test_names_of_corpora_and_unknown_ones() -> None:
     assert corpus_of("irds:beir/scifact/test") == "irds:beir/scifact"
-    with pytest.raises(DataError, match="irds:no/such"):
+    with refusal(DataError):
         list(read_questions("irds:no/such"))
 
 

@@ -12,6 +12,7 @@ from rag.core.errors import DataError
 from rag.core.types import GoldPassage, Passage, Question
 from rag.data.questions import questions_from, read_questions
 from rag.eval.gold import gold_facts, gold_keys, gold_passages, needs_all
+from tests.support.messages import refusal
 
 HOTPOT = {
     "id": "h1",
@@ -191,5 +192,5 @@ def test_parquet_files(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([HOTPOT]), path)
     assert [gold_facts(q) for q in read_questions(path)] == [(("A", 0), ("B", 1))]
     pq.write_table(pa.Table.from_pylist([SQUAD, SQUAD]), path)
-    with pytest.raises(DataError, match="record 2: the question id 's1' was used before"):
+    with refusal(DataError):
         list(read_questions(path))

@@ -8,6 +8,7 @@ from rag.core.errors import DataError
 from rag.core.types import Question
 from rag.data.corpus import read_documents
 from rag.data.questions import question_files, read_questions
+from tests.support.messages import refusal
 
 CONTEXT = {"title": "T", "text": "x", "score": 1000, "title_score": 0}
 DPR_TRAIN = [
@@ -119,8 +120,8 @@ def test_tables_with_header(tmp_path: Path) -> None:
 
 
 def test_compressed_files_and_folders(tmp_path: Path) -> None:
-    for path, words in ((tmp_path / "x.jsonl", "no such file"), (tmp_path, "is a directory")):
-        with pytest.raises(DataError, match=words):
+    for path in (tmp_path / "x.jsonl", tmp_path):
+        with refusal(DataError):
             read_questions(path)
     assert len(read(tmp_path / "h.json.gz", gzip.compress(json.dumps(DPR_TRAIN).encode()))) == 1
     (tmp_path / "queries.jsonl").write_text(
@@ -133,72 +134,49 @@ def test_compressed_files_and_folders(tmp_path: Path) -> None:
     assert [question.text for question in lines] == ["Who?", "When?"]
 
 
-_SHAPES = [  # of fields that are other than expected
-    b'{"question": "Who?", "context": [["t", ["a b"]]], "supporting_facts": [["t", null]], "answer": "a"}',
-    b'{"question": "Who?", "context": [["t", null]], "supporting_facts": [["t", 0]], "answer": "a"}',
-    b'{"question": "Who?", "answers": ["a"], "gold_titles": 5}',
-    b'{"question": "Who?", "supporting_facts": {"title": ["A"], "sent_id": [0, 1]}}',
-    b'{"question": "Who?", "supporting_facts": [["A"]]}',
-]
+MISTAKES = {
+    "no question": ("q.jsonl", b'{"question": "a"}\n{"answers": []}\n'),
+    "line cut off": ("q.jsonl", b'{"question": "a"}\n{"question": \n'),
+    "blank question": ("q.jsonl", b'{"question": " "}\n'),
+    "answer that is null": ("q.jsonl", b'{"question": "a", "answers": [null]}\n'),
+    "id that is a fraction": ("q.jsonl", b'{"question": "a", "id": 1.5}\n'),
+    "passages that are a number": ("q.jsonl", b'{"question": "a", "gold_passage_ids": 0}\n'),
+    "passage that is text": ("q.jsonl", b'{"question": "a", "positive_ctxs": ["p"]}\n'),
+    "NUL character": ("q.jsonl", b'{"question": "a\\u0000"}\n'),
+    "half a surrogate pair": ("q.jsonl", b'{"question": "a\\ud800"}\n'),
+    "id twice": ("q.jsonl", b'{"id": "x", "question": "a"}\n' * 2),
+    "no question in a list": ("q.json", b'[{"question": "a"}, {"answer": "b"}]'),
+    "no context": ("q.json", b'{"data": [{"title": "T", "paragraphs": [{"qas": [{}]}]}]}'),
+    "answers that are code": ("q.csv", b"a\t['x']\nb\t[__import__('os').getcwd()]\n"),
+    "several answers in a cell": ("q.csv", b"question;answers\nWho?;a|b\n"),
+    "row without answers": ("q.tsv", b"a\t['x']\nb\n"),
+    "no column of questions": ("q.csv", b"Frage,Antwort\nWo?,Oslo\n"),
+    "text in Latin-1": ("q.txt", b"ok\ncaf\xe9\n"),
+    "empty list": ("q.json", b"[]"),
+    "tags": ("topics.txt", b"<top>\n<num> Number: 301\n<title> Crime\n</top>\n"),
+    "sentence that is null": (
+        "q.jsonl",
+        b'{"question": "Who?", "context": [["t", ["a b"]]], "supporting_facts": [["t", null]], "answer": "a"}',
+    ),
+    "article that is null": (
+        "q.jsonl",
+        b'{"question": "Who?", "context": [["t", null]], "supporting_facts": [["t", 0]], "answer": "a"}',
+    ),
+    "titles that are a number": (
+        "q.jsonl",
+        b'{"question": "Who?", "answers": ["a"], "gold_titles": 5}',
+    ),
+    "more sentences than titles": (
+        "q.jsonl",
+        b'{"question": "Who?", "supporting_facts": {"title": ["A"], "sent_id": [0, 1]}}',
+    ),
+    "fact without a sentence": ("q.jsonl", b'{"question": "Who?", "supporting_facts": [["A"]]}'),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "words"),
-    [
-        ("q.jsonl", b'{"question": "a"}\n{"answers": []}\n', r"q\.jsonl:2: no question"),
-        (
-            "q.jsonl",
-            b'{"question": "a"}\n{"question": \n',
-            r"q\.jsonl:2: malformed JSON \(Expecting value",
-        ),
-        ("q.jsonl", b'{"question": " "}\n', r"q\.jsonl:1: the question is empty"),
-        (
-            "q.jsonl",
-            b'{"question": "a", "answers": [null]}\n',
-            r"q\.jsonl:1: an answer is not text",
-        ),
-        ("q.jsonl", b'{"question": "a", "id": 1.5}\n', r"q\.jsonl:1: the id is not text"),
-        (
-            "q.jsonl",
-            b'{"question": "a", "gold_passage_ids": 0}\n',
-            "gold_passage_ids is not a list",
-        ),
-        (
-            "q.jsonl",
-            b'{"question": "a", "positive_ctxs": ["p"]}\n',
-            r"q\.jsonl:1: a passage is not an object",
-        ),
-        ("q.jsonl", b'{"question": "a\\u0000"}\n', r"q\.jsonl:1: .*a NUL character"),
-        ("q.jsonl", b'{"question": "a\\ud800"}\n', r"q\.jsonl:1: .*not valid Unicode"),
-        ("q.jsonl", b'{"id": "x", "question": "a"}\n' * 2, r"jsonl:2: .*'x'.*jsonl:1"),
-        (
-            "q.json",
-            b'[{"question": "a"}, {"answer": "b"}]',
-            r"q\.json: record 2: no question: .* are answer",
-        ),
-        ("q.json", b'{"data": [{"title": "T", "paragraphs": [{"qas": [{}]}]}]}', "no context"),
-        (
-            "q.csv",
-            b"a\t['x']\nb\t[__import__('os').getcwd()]\n",
-            r"q\.csv:2: not a list of answers",
-        ),
-        (
-            "q.csv",
-            b"question;answers\nWho?;a|b\n",
-            r"q\.csv:2: several values, .* are a list, .*'a\|b'",
-        ),
-        ("q.tsv", b"a\t['x']\nb\n", r"q\.tsv:2: wrong .*found 1, expected 2"),
-        ("q.csv", b"Frage,Antwort\nWo?,Oslo\n", "no column 'question' among Frage, Antwort"),
-        ("q.txt", b"ok\ncaf\xe9\n", r"q\.txt:2: not valid UTF-8"),
-        ("q.json", b"[]", "no questions"),
-        ("topics.txt", b"<top>\n<num> Number: 301\n<title> Crime\n</top>\n", "holds tags"),
-        *(("q.jsonl", shape, r"q\.jsonl:1: ") for shape in _SHAPES),
-    ],
-)
-def test_mistakes_are_named_with_their_place(
-    tmp_path: Path, name: str, data: bytes, words: str
-) -> None:
-    with pytest.raises(DataError, match=words):
+@pytest.mark.parametrize(("name", "data"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_are_named_with_their_place(tmp_path: Path, name: str, data: bytes) -> None:
+    with refusal(DataError):
         read(tmp_path / name, data)
 
 
@@ -223,20 +201,20 @@ def test_a_beir_folder_says_which_passages_are_relevant(tmp_path: Path) -> None:
     assert list(read_questions(folder)) == [Question("b2", "R?", **named)]
     assert [file.name for file in question_files(folder)] == ["queries.jsonl", "test.tsv"]
     beir(folder, dev="b1\td4\t1\n")
-    with pytest.raises(DataError, match=r"judgements of 2 splits \(dev, test\)"):
+    with refusal(DataError):
         read_questions(folder)
     assert [question.id for question in read_questions(folder / "qrels" / "dev.tsv")] == ["b1"]
 
 
-@pytest.mark.parametrize(
-    ("rows", "words"),
-    [
-        ("", "judges none of the questions of .*the first is 'none'"),
-        ("q7\td1\t1\n", "judges none of the questions of .*'q7'"),
-        ("b1\td1\t0.5\n", r"test\.tsv:2: .*a whole number"),
-        ("b1\t1\n", r"test\.tsv:2: wrong number of columns"),
-    ],
-)
-def test_bad_judgements_are_refused(tmp_path: Path, rows: str, words: str) -> None:
-    with pytest.raises(DataError, match=words):
+BAD_JUDGEMENTS = {
+    "none": "",
+    "unknown question": "q7\td1\t1\n",
+    "grade that is not whole": "b1\td1\t0.5\n",
+    "two columns": "b1\t1\n",
+}
+
+
+@pytest.mark.parametrize("rows", BAD_JUDGEMENTS.values(), ids=BAD_JUDGEMENTS)
+def test_bad_judgements_are_refused(tmp_path: Path, rows: str) -> None:
+    with refusal(DataError):
         list(read_questions(beir(tmp_path, test=rows)))

@@ -14,6 +14,7 @@ from rag.data.text import (
     normalize_answer,
     simple_tokenize,
 )
+from tests.support.messages import refusal
 
 COMPOSED = "Beyoncé"
 DECOMPOSED = unicodedata.normalize("NFD", COMPOSED)
@@ -93,7 +94,7 @@ def test_regex_answers() -> None:
     for invalid in ("(", ""):
         assert not exact_match("(", [invalid], "trec_search")
         assert not has_answer([invalid], "(", regex=True)
-    with pytest.raises(ConfigError, match="profile 'regex' compares no answers"):
+    with refusal(ConfigError):
         AnswerMatcher(pattern, cast("Any", "regex"))
 
 

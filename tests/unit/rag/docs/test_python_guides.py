@@ -16,6 +16,7 @@ from rag.eval.results import Evaluation
 from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from tests.commands import run_successfully
+from tests.support.messages import refusal
 from tests.support.verifying import WordVerifier
 from tests.unit.retrievers.conftest import cipher_examples
 
@@ -127,12 +128,8 @@ def test_the_page_on_extending(
         "(1.0, 1.0)",
     ]
 
-    for name, problem in (
-        ("none.py:A", "no such file"),
-        ("retro.py:Restorer", "has no recipe 'Restorer'"),
-        ("dprr", "there is no recipe 'dprr'"),
-    ):
-        with pytest.raises(ConfigError, match=problem):
+    for name in ("none.py:A", "retro.py:Restorer", "dprr"):
+        with refusal(ConfigError):
             rag.train(name, "run")
-    with pytest.raises(ConfigError, match="unknown setting 'data'"):
+    with refusal(ConfigError):
         rag.train("dpr", "run", train_files=["train.json"], data={"batch_size": 3})

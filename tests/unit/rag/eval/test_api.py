@@ -15,6 +15,7 @@ from readers.protocols import ReadRequest
 from retrievers.protocols import Retriever
 from tests.commands import run_command, run_successfully
 from tests.pipeline_parts import LastWordsReader
+from tests.support.messages import refusal
 from tests.support.reading import MadeReader
 
 TEXTS = {
@@ -90,10 +91,10 @@ def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_pa
     (tmp_path / "found.json").write_text(json.dumps(results))
     result = rag.evaluate(None, judged, run=tmp_path / "found.json")
     assert result.figures["top1"].value == result.figures["RR"].value == 1.0
-    with pytest.raises(DataError, match="no such file"):
+    with refusal(DataError):
         rag.evaluate(None, judged, run=tmp_path / "nothing.run")
     # A run without its index does not say which page a passage is of.
-    with pytest.raises(ConfigError, match="pages"):
+    with refusal(ConfigError):
         rag.evaluate(None, judged, run=tmp_path / "found.json", profile="kilt")
 
 
@@ -108,11 +109,9 @@ def test_pipelines_and_own_retrievers_are_evaluated(index: Path, tmp_path: Path)
 
     mine = rag.evaluate(index, QUESTIONS, tmp_path / "mine", retriever=Reversed(4), reader=False)
     assert (mine.figures["top1"].value, mine.figures["top5"].value) == (0.25, 1.0)
-    with pytest.raises(MismatchedArtifactError, match="nothing tells"):
+    with refusal(MismatchedArtifactError):
         rag.evaluate(index, QUESTIONS, tmp_path / "mine", retriever=Reversed(1), reader=False)
-    with pytest.raises(
-        MismatchedArtifactError, match="other settings"
-    ):  # and no index is opened for it
+    with refusal(MismatchedArtifactError):  # and no index is opened for it
         rag.evaluate(tmp_path / "none", QUESTIONS, tmp_path / "mine", limit=1)
     with rag.Pipeline.open(index, reader=False) as pipeline:
         assert rag.evaluate(pipeline, QUESTIONS).figures["top5"].value == 1.0
@@ -156,7 +155,7 @@ def test_a_beir_folder_that_was_split_is_judged_by_document(beir: Path, tmp_path
 def test_a_set_that_cannot_be_judged_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
     path = tmp_path / "q.csv"
     path.write_text("Question;Gold\nWhere does the Danube rise?;danube\nWho?;\n")
-    with pytest.raises(DataError, match="no question has answers or gold passages"):
+    with refusal(DataError):
         rag.evaluate(tmp_path / "nowhere", path, tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
@@ -186,14 +185,14 @@ def test_the_gold_passages_alone_are_read_without_an_index() -> None:
     result.holder.cleanup()  # what happens when the object goes
     assert not result.folder.exists()
     assert rag.evaluate(questions=QUESTIONS, gold=True, reader=LastWordsReader()).metrics["n"] == 4
-    with pytest.raises(DataError, match="'bare' comes without its gold passage"):
+    with refusal(DataError):
         rag.evaluate(questions=[Question("bare", "why?", ("x",))], gold=True)
 
 
 def test_what_does_not_fit_is_refused(index: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no index was given"):
+    with refusal(ConfigError):
         rag.evaluate(questions=QUESTIONS)
-    with pytest.raises(ConfigError, match="colour"):
+    with refusal(ConfigError):
         rag.evaluate(index=index, questions=QUESTIONS, colour="blue")
     path = tmp_path / "test.jsonl"
     path.write_text("")

@@ -15,6 +15,7 @@ from rag.eval.records import QuestionRecord
 from rag.eval.report import render_report, worst_records
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations, with_interval
 from rag.eval.source import QuestionSource
+from tests.support.messages import refusal
 from tests.support.reading import MadeReader
 from tests.unit.rag.eval.conftest import QUESTIONS, evaluate, settings
 
@@ -60,7 +61,7 @@ def test_folders_with_equal_names_are_named_by_what_differs(tmp_path: Path, syst
     evaluations = load_evaluations(places)
     assert [evaluation.name for evaluation in evaluations] == ["bm25/dev", "dense/dev"]
     assert compare_evaluations(evaluations)[0].b == "dense/dev"
-    with pytest.raises(ConfigError, match="is given twice"):
+    with refusal(ConfigError):
         load_evaluations([places[0], tmp_path / "bm25" / ".." / "bm25" / "dev"])
 
 
@@ -90,23 +91,23 @@ def test_a_figure_of_one_side_alone_has_its_own_number_of_questions(
 def test_comparisons_that_make_no_sense_are_refused(
     tmp_path: Path, pair: list[Evaluation], system: Any
 ) -> None:
-    for alike, message in ((pair[:1], "two or more"), ([pair[0], pair[0]], "distinct")):
-        with pytest.raises(ConfigError, match=message):
+    for alike in (pair[:1], [pair[0], pair[0]]):
+        with refusal(ConfigError):
             compare_evaluations(alike)
     other = Question("q6", "Who?", ("x",))
     changed = Question("q5", "Who discovered penicillin?", ("Someone else",))
-    for number, (asked, options, message) in enumerate(
+    for number, (asked, options) in enumerate(
         (
-            (QUESTIONS[:3], {}, "number of questions"),
-            ([*QUESTIONS[:5], other], {}, "2 differ, for example 'q5'"),
-            ([*QUESTIONS[:5], changed], {}, "'q5'"),
-            (QUESTIONS, {"profile": "nq_open"}, "profile"),
+            (QUESTIONS[:3], {}),
+            ([*QUESTIONS[:5], other], {}),
+            ([*QUESTIONS[:5], changed], {}),
+            (QUESTIONS, {"profile": "nq_open"}),
         )
     ):
-        with pytest.raises(MismatchedArtifactError, match=message):
+        with refusal(MismatchedArtifactError):
             odd = run(system, asked, tmp_path / str(number), **options)
             compare_evaluations([pair[0], odd])
-    with pytest.raises(DataError, match="rag evaluate"):
+    with refusal(DataError):
         load_evaluation(tmp_path / "nothing")
 
 

@@ -14,6 +14,7 @@ from rag.data.files.rows import json_records
 from rag.eval.journal import Journal
 from readers.open import open_reader
 from tests.chat_server import Server, chat
+from tests.support.messages import refusal
 from tests.unit.rag.eval.conftest import QUESTIONS, ToySystem, evaluate
 from tests.worlds import killed_at
 
@@ -52,9 +53,8 @@ def test_a_server_that_is_gone_stops_the_run_and_nothing_is_asked_twice(
     tmp_path: Path, server: Server
 ) -> None:
     server.replies = [GOOD, GOOD, DOWN]
-    with pytest.raises(EndpointError, match=r"3 questions in a row.*HTTP 500") as caught:
+    with refusal(EndpointError):
         run(server.source, tmp_path)
-    assert "the same command continues" in caught.value.hint
     assert failures(tmp_path, "per_question.jsonl.part") == [False, False]
     assert len(asked(server)) == 5
     server.replies = [GOOD]
@@ -66,7 +66,7 @@ def test_a_server_that_is_gone_stops_the_run_and_nothing_is_asked_twice(
 
 def test_a_wrong_address_leaves_nothing_behind(tmp_path: Path, server: Server) -> None:
     server.replies = [(404, b"<html>no such page</html>")]
-    with pytest.raises(EndpointError, match="HTTP 404"):
+    with refusal(EndpointError):
         run(server.source, tmp_path, parallel=4)
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
@@ -98,18 +98,18 @@ def test_a_killed_run_asks_only_for_what_is_missing(tmp_path: Path, server: Serv
     assert asked(server) == [question.text for question in QUESTIONS[3:]]
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        (QUESTIONS[1:], "no question of that id"),
-        ([Question("q0", "Who?", ("x",)), *QUESTIONS[1:]], r"'Who\?' there"),
-    ],
-)
+OTHER_QUESTIONS = {
+    "lost": QUESTIONS[1:],
+    "changed": [Question("q0", "Who?", ("x",)), *QUESTIONS[1:]],
+}
+
+
+@pytest.mark.parametrize("changed", OTHER_QUESTIONS.values(), ids=OTHER_QUESTIONS)
 def test_other_questions_are_refused(
-    tmp_path: Path, server: Server, changed: list[Question], message: str
+    tmp_path: Path, server: Server, changed: list[Question]
 ) -> None:
     server.replies = [GOOD, GOOD, DOWN]
-    with pytest.raises(EndpointError):
+    with refusal(EndpointError):
         run(server.source, tmp_path)
-    with pytest.raises(MismatchedArtifactError, match=message):
+    with refusal(MismatchedArtifactError):
         run(server.source, tmp_path, questions=changed)

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, ResourceError
+from rag.core.errors import (
+    ConfigError,
+    DataError,
+    MismatchedArtifactError,
+    RagError,
+    ResourceError,
+)
 from rag.core.files import directory_lock, read_json
 from rag.core.types import Question
 from rag.data.files.rows import json_records
@@ -14,6 +20,7 @@ from rag.eval.report import render_report
 from rag.eval.results import load_evaluation
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
+from tests.support.messages import refusal
 from tests.unit.rag.eval.conftest import QUESTIONS, SOURCE, ToySystem, evaluate, settings
 
 
@@ -81,14 +88,14 @@ def test_a_killed_run_continues_and_ends_equal(tmp_path: Path, system: Any, torn
 
 def test_other_settings_questions_or_system_are_refused(tmp_path: Path, system: Any) -> None:
     evaluate(system, QUESTIONS, tmp_path)
-    for changed, source, message in (
-        (settings(profile="nq_open"), SOURCE, "settings .*profile: 'squad', now 'nq_open'"),
-        (settings(), QuestionSource("other"), "question_set"),
+    for changed, source in (
+        (settings(profile="nq_open"), SOURCE),
+        (settings(), QuestionSource("other")),
     ):
-        with pytest.raises(MismatchedArtifactError, match=f"other {message}"):
+        with refusal(MismatchedArtifactError):
             evaluate(system, QUESTIONS, tmp_path, changed, source=source)
     system.identity = {"reader": "new"}
-    with pytest.raises(MismatchedArtifactError, match="other system"):
+    with refusal(MismatchedArtifactError):
         evaluate(system, QUESTIONS, tmp_path)
 
 
@@ -96,17 +103,17 @@ def test_bad_requests_are_refused(tmp_path: Path, system: Any, finds: Any) -> No
     pattern = Question(
         "t", "How high is Mount Everest?", (r"8,?849",), answer_profile="trec_search"
     )
-    refused: list[tuple[Any, list[Question], EvaluationSettings, type[Exception], str]] = [
-        (system, [], settings(), DataError, "no questions"),
-        (system, QUESTIONS[:1] * 2, settings(), DataError, "have the id"),
-        (finds, QUESTIONS, settings(gold=True), ConfigError, "gold passages needs"),
-        (system, [pattern], settings(), ConfigError, r"profile squad[\s\S]*trec_search"),
+    refused: list[tuple[Any, list[Question], EvaluationSettings, type[RagError]]] = [
+        (system, [], settings(), DataError),
+        (system, QUESTIONS[:1] * 2, settings(), DataError),
+        (finds, QUESTIONS, settings(gold=True), ConfigError),
+        (system, [pattern], settings(), ConfigError),
     ]
-    for number, (asked, listed, given, error, message) in enumerate(refused):
-        with pytest.raises(error, match=message):
+    for number, (asked, listed, given, error) in enumerate(refused):
+        with refusal(error):
             evaluate(asked, listed, tmp_path / str(number), given)
     assert [path.name for path in (tmp_path / "1").iterdir()] == [".lock"]
-    with directory_lock(tmp_path / "e"), pytest.raises(ResourceError):
+    with directory_lock(tmp_path / "e"), refusal(ResourceError):
         evaluate(system, QUESTIONS, tmp_path / "e")
 
 
@@ -173,7 +180,7 @@ def test_figures_by_fields_of_the_questions(tmp_path: Path, finds: Any) -> None:
     [head] = [number for number, line in enumerate(table) if line.startswith("format")]
     assert table[head + 1].split()[:2] == ["pdf", "2"]
     assert '<th scope="row">pdf</th><td>2</td>' in render_report([evaluation])
-    with pytest.raises(DataError, match=r"no field 'Format'.*\n.*format, page"):
+    with refusal(DataError):
         evaluate(finds, marked, tmp_path / "c", settings(by=("Format",)))
 
 

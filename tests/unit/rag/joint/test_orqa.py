@@ -24,6 +24,7 @@ from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.config import DprTrainConfig
 from tests.conftest import TinyModels
+from tests.support.messages import refusal
 from tests.unit.retrievers.conftest import cipher_examples
 
 WORDS = [a + b + c for a in "uvwxyz" for b in "pqrstuvw" for c in "stuvwxyz"]
@@ -196,7 +197,7 @@ def test_questions_without_an_answer_in_the_corpus(
         config.train_model()
         assert "the others are left out" in caplog.text
         return
-    with pytest.raises(DataError, match="0 training questions have an answer"):
+    with refusal(DataError):
         config.train_model()
 
 

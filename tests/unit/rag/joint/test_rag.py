@@ -21,6 +21,7 @@ from rag.joint.config import EmdrTrainConfig, JointTrainConfig, RagTrainConfig
 from rag.metrics.significance import Interval
 from rag.pipeline import Pipeline
 from readers.manifest import READER_FILE
+from tests.support.messages import refusal
 from tests.tiny_joint import THINGS, joint_world
 from tests.tiny_masks import records
 from tests.tiny_reader import tiny_encoder
@@ -89,7 +90,7 @@ def test_evaluation_searches_with_the_readers_own_questions(
     trained = searched(str(frozen), reads=False, precision="fp32")
     assert 100 * trained["top1"].value == pytest.approx(figures["top1"], abs=0.01)
     assert "em" not in trained
-    with pytest.raises(ConfigError, match="no question encoder in it"):
+    with refusal(ConfigError):
         searched(world["generator"], reads=False)
     assert searched(False, precision="fp32")["top1"].value < trained["top1"].value
 
@@ -111,7 +112,7 @@ def test_end_to_end_ends_with_an_index_of_its_own(
     indexes = {record["step"] - record.get("index_age_steps", record["step"]) for record in shown}
     assert len(indexes) >= (3 if settings["refresh_every_steps"] else 1)
     if kind is RagTrainConfig:
-        with pytest.raises(MismatchedArtifactError):
+        with refusal(MismatchedArtifactError):
             Pipeline.open(world["index"], reader=reader)
     with Pipeline.open(tmp_path / "run" / "index", reader=reader, precision="fp32") as pipeline:
         assert pipeline.ask("tower q q how", top_k=5).answers
@@ -164,24 +165,23 @@ SILENT = '{"question": "who", "answers": []}'
 REGEX = '{"question": "who", "answers": ["zz+y"], "answers_are_regex": true}'
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"top_k": 99}, ConfigError, "top_k is 99, the index has 30"),
-        ({"retriever": "bm25"}, ConfigError, "bm25 retrieval needs a bm25 index"),
-        ({"question_encoder": "other"}, MismatchedArtifactError, "was built with the encoder"),
-        ({"train_files": SILENT}, DataError, "none of its 1 questions has answers"),
-        ({"train_files": REGEX}, DataError, "regular expressions, and a generator learns"),
-        ({"over_retrieve": 3}, ConfigError, "must be more than top_k"),
-        ({"chunk_size": 4}, ConfigError, "unknown setting 'chunk_size'"),
-        ({"retriever": "bm25", "document_side": "reencode"}, ConfigError, "bm25 is fixed"),
-        ({"prior_scale": 2.0}, ConfigError, "prior_scale is for a fixed retriever"),
-    ],
-)
+REFUSED = {
+    "more than the index has": ({"top_k": 99}, ConfigError),
+    "index without bm25": ({"retriever": "bm25"}, ConfigError),
+    "other encoder": ({"question_encoder": "other"}, MismatchedArtifactError),
+    "no answers": ({"train_files": SILENT}, DataError),
+    "answers that are patterns": ({"train_files": REGEX}, DataError),
+    "over_retrieve below top_k": ({"over_retrieve": 3}, ConfigError),
+    "unknown setting": ({"chunk_size": 4}, ConfigError),
+    "bm25 encoded again": ({"retriever": "bm25", "document_side": "reencode"}, ConfigError),
+    "prior_scale of a trained retriever": ({"prior_scale": 2.0}, ConfigError),
+}
+
+
+@pytest.mark.parametrize(("changes", "error"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_work_is_refused(
     changes: dict[str, Any],
     error: type[Exception],
-    message: str,
     world: dict[str, Any],
     tmp_path: Path,
 ) -> None:
@@ -191,5 +191,5 @@ def test_what_cannot_work_is_refused(
         (tmp_path / "asked.jsonl").write_text(changes["train_files"])
         changes = {"train_files": [str(tmp_path / "asked.jsonl")], "validation_fraction": 0}
         changes["validation_file"] = None
-    with pytest.raises(error, match=message):
+    with refusal(error):
         config(RagTrainConfig, world, tmp_path / "run", **changes).train_model()

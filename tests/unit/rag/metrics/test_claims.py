@@ -8,6 +8,7 @@ from sklearn.metrics import f1_score
 
 from rag.core.errors import DataError
 from rag.metrics.claims import macro_f1, score_claim
+from tests.support.messages import refusal
 
 LABELS = ("supported", "refuted", "not_enough")
 # Strict score, label accuracy, evidence precision and recall of `fever-scorer` (Thorne et al.) for
@@ -49,5 +50,5 @@ def test_macro_f1_is_that_of_scikit_learn() -> None:
     assert figure.n == 200
     # A label that none of the claims has is no class, but predicting it is wrong.
     assert macro_f1(["a", "b"], ["a", "not_judged"]).value == 0.5
-    with pytest.raises(DataError, match="one prediction per label"):
+    with refusal(DataError):
         macro_f1([], [])

@@ -32,6 +32,7 @@ from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorSettings
 from retrievers.negatives.settings import GuidanceSettings
 from tests.commands import run_successfully
+from tests.support.messages import refusal
 from tests.tiny_generator import tiny_seq2seq
 from tests.tiny_reader import tiny_encoder, tiny_tokenizer
 
@@ -141,25 +142,21 @@ def test_span_likelihood_equals_a_loop_over_spans(tmp_path: Path, max_tokens: in
 
 
 def test_a_reader_that_cannot_give_a_signal_is_refused() -> None:
-    for source, error in (
-        (None, "shipped reader .extractive. cannot give attention"),
-        ("openai:x#m", "openai"),
-    ):
-        with pytest.raises(ConfigError, match=error) as caught:
+    for source in (None, "openai:x#m"):
+        with refusal(ConfigError):
             open_judge(source, "attention")
-    assert "attention comes from a generative model" in str(caught.value)
 
 
 def test_nothing_to_score_is_refused(tmp_path: Path) -> None:
     write_examples(tmp_path / "in.json", [replace(EXAMPLE, answers=())])
     judge = extractive(tmp_path, "span-likelihood")
-    with pytest.raises(DataError, match=r"no passage could be scored: .*'without answers': 1"):
+    with refusal(DataError):
         score_examples(tmp_path / "in.json", tmp_path / "out.json", judge)
-    with pytest.raises(ConfigError, match="would be overwritten"):
+    with refusal(ConfigError):
         score_examples(tmp_path / "in.json", tmp_path / "." / "in.json", judge)
     write_examples(tmp_path / "in.json", [EXAMPLE])
     torch.nn.init.constant_(judge.model.model.qa_outputs.weight, math.nan)
-    with pytest.raises(DataError, match=r"tiny gives span-likelihood .*nan"):
+    with refusal(DataError):
         score_examples(tmp_path / "in.json", tmp_path / "out.json", judge)
 
 
@@ -199,7 +196,7 @@ def test_a_cross_encoder_scores_with_its_log_odds(tiny: Any, tmp_path: Path, out
     assert len(actual) == 2
     for values in actual:
         assert values == pytest.approx(expected, abs=1e-4)
-    with pytest.raises(ConfigError, match="cannot give relevance"):
+    with refusal(ConfigError):
         open_judge(None, "relevance")
 
 

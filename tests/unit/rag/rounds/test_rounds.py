@@ -28,6 +28,7 @@ from retrievers.training import distill
 from retrievers.training.config import BiEncoderConfig, ColbertTrainConfig, DistillTrainConfig
 from tests.commands import run_command
 from tests.conftest import TinyModels
+from tests.support.messages import refusal
 from tests.unit.retrievers.conftest import cipher_examples
 
 COMMON: dict[str, Any] = {
@@ -197,9 +198,9 @@ def test_rounds_go_on_after_a_stop_before_any_stage(
     run_rounds(
         config, training.replaced(threads=2, save_every_s=7)
     )  # of no matter to what is learnt
-    with pytest.raises(MismatchedArtifactError, match="batch_size"):
+    with refusal(MismatchedArtifactError):
         run_rounds(config, training.replaced(batch_size=8))
-    with pytest.raises(MismatchedArtifactError, match=r"other settings \(top_k"):
+    with refusal(MismatchedArtifactError):
         run_rounds(config.replaced(top_k=9), training)
 
 
@@ -262,10 +263,10 @@ def test_wrong_settings_are_refused(
         assert refused.exit_code == 2
         assert words in refused.err
     assert not (tmp_path / "run").exists()
-    with pytest.raises(DataError, match="holds an answer"):
+    with refusal(DataError):
         run_rounds(*by_answers(world, tmp_path / "b", questions=strange))
     strange.write_text('{"question": "who?"}\n')
-    with pytest.raises(DataError, match="none of its 1 questions has answers"):
+    with refusal(DataError):
         answered(strange)
-    with pytest.raises(ConfigError, match="test"):
+    with refusal(ConfigError):
         run_rounds(*by_reader(world, tmp_path / "r", held_out="nq-test.jsonl"))

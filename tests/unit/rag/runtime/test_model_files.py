@@ -2,7 +2,6 @@ import hashlib
 import json
 import os
 import random
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +34,7 @@ from rag.runtime.model_files import (
 )
 from tests.packaged import check_packaged_weights
 from tests.published import with_vocabulary_alone
+from tests.support.messages import refusal
 from tests.tiny_reader import tiny_roberta_tokenizer, tiny_tokenizer
 
 
@@ -54,31 +54,24 @@ def test_other_weights_under_its_name_are_refused(tmp_path, monkeypatch):
     found = SimpleNamespace(origin=str(tmp_path / "x.py"))
     for spec, error in ((found, MismatchedArtifactError), (None, MissingDependencyError)):
         monkeypatch.setattr(model_files.importlib.util, "find_spec", lambda name, spec=spec: spec)
-        with pytest.raises(error):
+        with refusal(error):
             embedded_encoder_dir()
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./missing", "a/b/c"])
 def test_missing_folders(name):
-    with pytest.raises(ArtifactError, match="no such folder"):
+    with refusal(ArtifactError):
         model_folder(name)
 
 
 @pytest.mark.parametrize(
-    ("file", "message"),
-    [
-        ("pytorch_model.bin", r"pytorch_model\.bin cannot be read"),
-        ("model.safetensors", r"model\.safetensors cannot be read"),
-        ("other.txt", r"has neither model\.safetensors nor pytorch_model\.bin$"),
-        ("epoch=3.ckpt", r"nor pytorch_model\.bin, it has epoch=3\.ckpt"),
-    ],
+    "file", ["pytorch_model.bin", "model.safetensors", "other.txt", "epoch=3.ckpt"]
 )
-def test_weights_that_cannot_be_read_are_named(tmp_path, file, message):
+def test_weights_that_cannot_be_read_are_named(tmp_path, file):
     (tmp_path / file).write_bytes(b"12345678garbage")
     for read in (backbone_state, weight_shapes):
-        with pytest.raises(ArtifactError) as caught:
+        with refusal(ArtifactError):
             read(tmp_path)
-        assert re.search(message, caught.value.message)
 
 
 class _Hostile:
@@ -91,25 +84,22 @@ class _Hostile:
         return os.mkdir, (str(self.target),)
 
 
+NO_TENSORS = {
+    "object": _Hostile,
+    "object beside a tensor": lambda target: {"a": torch.ones(1), "b": _Hostile(target)},
+    "module": lambda target: torch.nn.Linear(2, 2),
+    "list": lambda target: [torch.ones(1)],
+    "checkpoint": lambda target: {"epoch": 3, "state_dict": {"a": torch.ones(1)}},
+}
+
+
 @pytest.mark.parametrize("is_archive", [True, False])
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (_Hostile, r"holds a \S+\.mkdir, and nothing but tensors is read"),
-        (lambda target: {"a": torch.ones(1), "b": _Hostile(target)}, r"\.mkdir, and nothing"),
-        (lambda target: torch.nn.Linear(2, 2), r"holds a torch\.nn\.modules\.linear\.Linear"),
-        (lambda target: [torch.ones(1)], r"holds 1 entries that are no tensors, the first is list"),
-        (
-            lambda target: {"epoch": 3, "state_dict": {"a": torch.ones(1)}},
-            r"holds 2 entries that are no tensors, the first is epoch",
-        ),
-    ],
-)
-def test_nothing_but_tensors_is_read_and_nothing_is_run(tmp_path, make, message, is_archive):
+@pytest.mark.parametrize("make", NO_TENSORS.values(), ids=NO_TENSORS)
+def test_nothing_but_tensors_is_read_and_nothing_is_run(tmp_path, make, is_archive):
     target = tmp_path / "made"
     file = tmp_path / "pytorch_model.bin"
     torch.save(make(target), file, _use_new_zipfile_serialization=is_archive)
-    with pytest.raises(ArtifactError, match=message):
+    with refusal(ArtifactError):
         backbone_state(tmp_path)
     assert not target.exists()
 
@@ -165,15 +155,12 @@ def test_sharded_weights(tmp_path):
     files = weight_files(tmp_path)
     hashes = "".join(sha256_file(file) for file in files)
     assert weights_sha256(files) == hashlib.sha256(hashes.encode()).hexdigest()
-    for names, message in (
-        ('"a": "../elsewhere.safetensors"', "outside"),
-        (
-            '"a": "model-00001.safetensors", "b": "lost.safetensors"',
-            "lacks 1 of 2 weights files, the first is lost",
-        ),
+    for names in (
+        '"a": "../elsewhere.safetensors"',
+        '"a": "model-00001.safetensors", "b": "lost.safetensors"',
     ):
         index.write_text(f'{{"weight_map": {{{names}}}}}')
-        with pytest.raises(ArtifactError, match=message):
+        with refusal(ArtifactError):
             weight_files(tmp_path)
 
 
@@ -251,9 +238,9 @@ def _own_code(folder, model_type):
 
 def test_a_model_that_needs_code_of_its_repository_is_refused(tmp_path):
     _own_code(tmp_path, "new")
-    with pytest.raises(ArtifactError, match=r"\(JinaModel\) needs its own code .* is not run"):
+    with refusal(ArtifactError):
         read_config(tmp_path)
     _own_code(tmp_path, "gte")  # an architecture that transformers has itself
     assert read_config(tmp_path)["model_type"] == "gte"
-    with pytest.raises(ArtifactError, match="needs its own code"):
+    with refusal(ArtifactError):
         refuse_missing(tmp_path, ["embeddings.weight"])

@@ -12,6 +12,7 @@ from rag.runtime import hardware
 from rag.runtime.hardware import core_pool, precisions, resolve_precision
 from rag.training.config import TrainConfig, schedule_factor
 from rag.training.precision import MasterWeights
+from tests.support.messages import refusal
 
 
 def test_the_rate_rises_and_falls_on_straight_lines_or_stays() -> None:
@@ -29,7 +30,7 @@ def test_precision_names() -> None:
     assert resolve_precision("auto") == (
         torch.bfloat16 if precisions().get("bf16") else torch.float32
     )
-    with pytest.raises(ConfigError, match="fp8"):
+    with refusal(ConfigError):
         resolve_precision("fp8")
 
 
@@ -43,7 +44,7 @@ def test_bf16_is_refused_exactly_where_it_cannot_be_computed() -> None:
         assert resolve_precision("bf16") == torch.bfloat16
     else:
         assert resolve_precision("auto") == torch.float32
-        with pytest.raises(ConfigError, match="no bf16 arithmetic"):
+        with refusal(ConfigError):
             resolve_precision("bf16")
 
 

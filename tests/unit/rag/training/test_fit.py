@@ -14,6 +14,7 @@ from rag.training.config import TrainConfig
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
 from rag.training.run_log import read_metrics
+from tests.support.messages import refusal
 from tests.worlds import toy_method
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -103,7 +104,7 @@ def test_parts_learn_at_their_own_rates_and_frozen_ones_not_at_all(tmp_path: Pat
     expected = {"0.weight": 0.05, "0.bias": 0.05, "1.weight": 1e-3, "1.bias": 1e-4}
     assert both == pytest.approx(expected, rel=1e-2)
     assert moved(tmp_path / "frozen", frozen="0")["0.weight"] == 0.0
-    with pytest.raises(ConfigError, match=r"given for head, .* has such a name"):
+    with refusal(ConfigError):
         moved(tmp_path / "wrong", head=1e-3)
 
 
@@ -139,7 +140,7 @@ def test_the_best_weights_are_returned(tmp_path: Path) -> None:
     saved = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert saved == ["step-00000002", "step-00000005"]  # the best, and the last that was due
     (tmp_path / "checkpoints/step-00000002/weights.safetensors").unlink()
-    with pytest.raises(IncompleteArtifactError, match=r"step-00000002.weights\.safetensors"):
+    with refusal(IncompleteArtifactError):
         run(tmp_path, Batches(5), **settings)
 
 
@@ -172,7 +173,7 @@ def test_a_loss_that_is_not_finite_is_said(tmp_path: Path) -> None:
     model = linear()
     with torch.no_grad():
         model.weight.fill_(math.inf)
-    with pytest.raises(RagError, match=r"step 0: loss .* is not finite"):
+    with refusal(RagError):
         run(tmp_path, model=model)
 
 

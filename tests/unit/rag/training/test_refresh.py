@@ -14,6 +14,7 @@ from rag.core.errors import ConfigError, IncompleteArtifactError, ResourceError
 from rag.core.files import atomic_write_json, directory_lock
 from rag.training.run_folder import claim_run
 from tests import toy_refresh
+from tests.support.messages import refusal
 from tests.support.processes import wait_until
 from tests.toy_refresh import ToyConfig, ToyRun
 from tests.worlds import start_process
@@ -95,22 +96,22 @@ def test_what_cannot_go_on_is_refused(tmp_path: Path) -> None:
     run.steps(0, 1)
     state = dict(run.hooks.extra_state())
     (tmp_path / "refresh/step-00000000/result/done.json").unlink()
-    with pytest.raises(IncompleteArtifactError, match="no finished result"):
+    with refusal(IncompleteArtifactError):
         ToyRun(config(tmp_path)).hooks.load_extra_state(state)
-    with pytest.raises(ConfigError, match="give one of them"):
+    with refusal(ConfigError):
         ToyRun(config(tmp_path / "b", refresh_device="cpu"), encode=print)
 
 
 def test_the_death_of_the_refresher_is_noticed(tmp_path: Path) -> None:
     failing = ToyRun(config(tmp_path / "a", refresh_device="cpu", fails=7))
-    with pytest.raises(ResourceError, match="ended with exit code 7"):
+    with refusal(ResourceError):
         failing.steps(0, 3)
     killed = ToyRun(config(tmp_path / "b", refresh_device="cpu"), begins_with_result=True)
     killed.steps(0, 3)
     child = killed.hooks._child
     os.kill(child.pid, signal.SIGKILL)
     child.join()
-    with pytest.raises(ResourceError, match="exit code -9"):
+    with refusal(ResourceError):
         killed.steps(3, 4)
 
 

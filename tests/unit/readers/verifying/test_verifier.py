@@ -35,6 +35,7 @@ from readers.verifying.training import (
     train_verifier,
     verifier_loss,
 )
+from tests.support.messages import refusal
 from tests.tiny_reader import WORDS, tiny_encoder
 
 _PLACES = ("tower", "river")
@@ -100,7 +101,7 @@ def test_a_verifier_is_trained_further_and_is_no_reader(trained: Path) -> None:
     stored = load_model(folder).state_dict()
     for name, tensor in further.state_dict().items():
         torch.testing.assert_close(tensor, stored[name])
-    with pytest.raises(ArtifactError, match="verifier"):
+    with refusal(ArtifactError):
         open_reader(folder)
 
 
@@ -199,22 +200,25 @@ def _with_record(**record: Any) -> Callable[[Path], dict[str, Any]]:
     return change
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (_with_record(evidence=["the tower"]), DataError, "has no label or no evidence"),
-        (_with_record(label="supported"), DataError, "has no label or no evidence"),
-        (lambda folder: {"rank": 4}, ConfigError, "rank is 4"),
-        (lambda folder: {"max_tokens": 400}, ConfigError, "reads at most 128"),
-        (lambda folder: {"teacher": str(folder / "none")}, ArtifactError, "has no reader.json"),
-    ],
-)
+REFUSED = {
+    "no label": (_with_record(evidence=["the tower"]), DataError),
+    "no evidence": (_with_record(label="supported"), DataError),
+    "rank above those of the matrices": (lambda folder: {"rank": 4}, ConfigError),
+    "more tokens than the encoder reads": (lambda folder: {"max_tokens": 400}, ConfigError),
+    "teacher without reader.json": (
+        lambda folder: {"teacher": str(folder / "none")},
+        ArtifactError,
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "error"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_trained_is_refused(
-    tmp_path: Path, change: Callable[[Path], dict[str, Any]], error: type[RagError], message: str
+    tmp_path: Path, change: Callable[[Path], dict[str, Any]], error: type[RagError]
 ) -> None:
     tiny_encoder(tmp_path / "encoder")
     claim_file(tmp_path / "claims.jsonl", 60)
-    with pytest.raises(error, match=message):
+    with refusal(error):
         train_verifier(config(tmp_path, **change(tmp_path)))
 
 
@@ -223,7 +227,7 @@ def test_another_base_is_refused(tmp_path: Path) -> None:
     save_verifier(tmp_path / "v", model, model.state_dict(), name="v", rank=1)
     stated = json.loads((tmp_path / "v" / "reader.json").read_text())
     (tmp_path / "v" / "reader.json").write_text(json.dumps({**stated, "base_sha256": "0"}))
-    with pytest.raises(ArtifactError, match="adds to a reader whose weights"):
+    with refusal(ArtifactError):
         load_verifier(tmp_path / "v")
 
 

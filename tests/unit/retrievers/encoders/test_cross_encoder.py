@@ -15,6 +15,7 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.core.types import Passage
 from retrievers.encoders import cross_encoder
 from retrievers.encoders.cross_encoder import CrossEncoder
+from tests.support.messages import refusal
 
 PASSAGES = [
     Passage(str(n), "Danube" if n % 2 else "", "the river rises " * (n + 1)) for n in range(7)
@@ -118,7 +119,7 @@ def test_chat_templates_are_refused(folder, tiny_bert, tmp_path, modalities, is_
             stated = json.dumps({"modality_config": modalities})
             (place / "sentence_bert_config.json").write_text(stated)
     if is_refused:
-        with pytest.raises(ArtifactError, match="reads question and passage in a chat template"):
+        with refusal(ArtifactError):
             CrossEncoder.load(tmp_path / folder.name)
     else:
         assert CrossEncoder.load(tmp_path / folder.name).score(["who"], PASSAGES[:1]).shape == (1,)
@@ -127,12 +128,9 @@ def test_chat_templates_are_refused(folder, tiny_bert, tmp_path, modalities, is_
 
 
 def test_other_models_are_refused(tiny, tiny_bert, tmp_path):
-    with pytest.raises(
-        ArtifactError,
-        match=r"expected a SequenceClassification model with 1 or 2[\s\S]*rag train reranker",
-    ):
+    with refusal(ArtifactError):
         CrossEncoder.load(tiny_bert)
-    with pytest.raises(ArtifactError, match="with 5 outputs"):
+    with refusal(ArtifactError):
         CrossEncoder.load(folder_with(tiny, tmp_path, 5))
-    with pytest.raises(ConfigError, match="must be one text"):
+    with refusal(ConfigError):
         CrossEncoder.load(tiny_bert, layout="pair")

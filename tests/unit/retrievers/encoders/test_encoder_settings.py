@@ -7,6 +7,7 @@ from safetensors.torch import save_file
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from retrievers.encoders.folders import read_settings
 from retrievers.encoders.tokenization import TextTokenizer
+from tests.support.messages import refusal
 
 
 def write(path, value):
@@ -78,33 +79,36 @@ _USUAL = ("Transformer", "Pooling")
 _MESSAGES = {"modality_config": {"text": {}, "message": {}}}
 
 
-@pytest.mark.parametrize(
-    ("reason", "folder"),
-    [
-        ("pools by attention", {"pooling": {"pooling_mode": "attention"}}),
-        ("pools by cls", {"pooling": {"pooling_mode": ["cls", "mean"]}}),
-        ("pools by nothing", {"pooling": {"embedding_dimension": 4}}),
-        ("prompts", {"pooling": {"include_prompt": False}, "own": {"prompts": {"query": "q: "}}}),
-        ("manhattan", {"own": {"similarity_fn_name": "manhattan"}}),
-        ("cuts its vectors", {"own": {"truncate_dim": 8}}),
-        ("WeightedLayerPooling", {"kinds": ("Transformer", "WeightedLayerPooling", "Pooling")}),
-        ("Normalize last", {"kinds": (*_USUAL, "Normalize", "Dense")}),
-        ("on one side", {"kinds": ("Transformer", "Dense", "Pooling", "Dense")}),
-        ("is a cross-encoder", {"kinds": _USUAL[:1], "own": {"model_type": "CrossEncoder"}}),
-        ("write it anew once", {"kinds": _USUAL[:1]}),
-        ("pools by weightedmean", {"pooling": {"pooling_mode_weightedmean_tokens": True}}),
-        ("chat template", {"bert": _MESSAGES}),
-    ],
-)
-def test_what_a_folder_does_and_this_program_does_not_is_refused(tmp_path, reason, folder):
-    with pytest.raises(ArtifactError, match=reason):
+UNSUPPORTED = {
+    "attention pools": {"pooling": {"pooling_mode": "attention"}},
+    "two poolings": {"pooling": {"pooling_mode": ["cls", "mean"]}},
+    "no pooling": {"pooling": {"embedding_dimension": 4}},
+    "prompts that are not pooled": {
+        "pooling": {"include_prompt": False},
+        "own": {"prompts": {"query": "q: "}},
+    },
+    "other similarity": {"own": {"similarity_fn_name": "manhattan"}},
+    "cut vectors": {"own": {"truncate_dim": 8}},
+    "unknown module": {"kinds": ("Transformer", "WeightedLayerPooling", "Pooling")},
+    "layer after the normalisation": {"kinds": (*_USUAL, "Normalize", "Dense")},
+    "linear layer before the pooling": {"kinds": ("Transformer", "Dense", "Pooling", "Dense")},
+    "cross-encoder": {"kinds": _USUAL[:1], "own": {"model_type": "CrossEncoder"}},
+    "no pooling module": {"kinds": _USUAL[:1]},
+    "pooling by position": {"pooling": {"pooling_mode_weightedmean_tokens": True}},
+    "chat template": {"bert": _MESSAGES},
+}
+
+
+@pytest.mark.parametrize("folder", UNSUPPORTED.values(), ids=UNSUPPORTED)
+def test_what_a_folder_does_and_this_program_does_not_is_refused(tmp_path, folder):
+    with refusal(ArtifactError):
         read_settings(sentence_folder(tmp_path, **folder))
 
 
 def test_length_never_exceeds_the_position_table(tmp_path):
     settings = read_settings(sentence_folder(tmp_path, bert={"max_seq_length": 4096}))
     assert settings.max_length == 128
-    with pytest.raises(ConfigError, match="2 to 128"):
+    with refusal(ConfigError):
         settings.override(max_length=129)
 
 
@@ -136,5 +140,5 @@ def test_plain_folder_says_what_was_guessed(tmp_path):
 def test_not_an_encoder(tmp_path, content, error):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
-    with pytest.raises(error):
+    with refusal(error):
         read_settings(tmp_path)

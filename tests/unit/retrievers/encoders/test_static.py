@@ -16,6 +16,7 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.core.types import Passage, Query
 from retrievers.encoders.open import load_encoder, load_like
 from retrievers.encoders.static import StaticEncoder, write_static
+from tests.support.messages import refusal
 
 WORDS = ["[UNK]", "danube", "rhine", "river", "black", "forest", "sea", "##s", "rises", "the", "in"]
 TEXTS = ["The Danube rises in the Black Forest", "rivers", "", "unknown words and the sea"]
@@ -122,18 +123,18 @@ def test_bad_folders_and_settings_are_refused(tmp_path: Path, vectors: np.ndarra
     place = as_model2vec(tmp_path / "a", vectors, tokenizer())
     own = place / "config_sentence_transformers.json"
     own.write_text(json.dumps({"truncate_dim": 4}))
-    with pytest.raises(ArtifactError, match="cuts its vectors"):
+    with refusal(ArtifactError):
         StaticEncoder.load(place)
     own.unlink()
-    with pytest.raises(ConfigError, match="pooling is 'cls'"):
+    with refusal(ConfigError):
         load_encoder(place, pooling="cls")
     with pytest.raises(ValueError, match="shorter"):
         load_encoder(place).encode_passages(["a", "b"], ["c"])
     save_file({"embeddings": vectors[:4]}, place / "model.safetensors")
-    with pytest.raises(ArtifactError, match="11 tokens, the weights beside it have 4 rows"):
+    with refusal(ArtifactError):
         load_encoder(place)
     save_file({"other": vectors}, place / "model.safetensors")
-    with pytest.raises(ArtifactError, match=r"holds other, expected a matrix"):
+    with refusal(ArtifactError):
         load_encoder(place)
 
 

@@ -13,6 +13,7 @@ from retrievers.examples.data import ExampleTable
 from retrievers.training.losses import in_batch_loss
 from retrievers.training.recipe import contrastive_batches
 from retrievers.training.validation import HeldOutScores
+from tests.support.messages import refusal
 
 
 def passage(n):
@@ -113,7 +114,7 @@ def test_one_of_several_positives_is_drawn_at_every_visit():
 def test_batches_without_negatives_are_refused():
     alone = [Example.labelled(str(n), "who", ("river",), (passage(0),)) for n in range(4)]
     config = SimpleNamespace(batch_size=9, hard_negatives=1, mask_false_negatives=True, seed=3)
-    with pytest.raises(ConfigError, match="in a batch of the 4 held-out questions"):
+    with refusal(ConfigError):
         HeldOutScores(config, alone, contrastive_batches, in_batch_loss)
-    with pytest.raises(ConfigError, match="4 texts cannot be shared by 8"):
+    with refusal(ConfigError):
         World(size=8).share(4)

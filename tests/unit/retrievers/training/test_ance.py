@@ -23,6 +23,7 @@ from retrievers.examples.batches import NEGATIVE, Epochs, RetrieverBatches
 from retrievers.examples.data import ExampleTable, split_examples
 from retrievers.training.ance import mine_negatives, take_up_negatives
 from retrievers.training.config import AnceTrainConfig, DprTrainConfig
+from tests.support.messages import refusal
 from tests.unit.indexers.conftest import WordEncoder
 from tests.unit.retrievers.conftest import TINY, cipher_examples, losses_of, mrr_of, named
 
@@ -106,7 +107,7 @@ def test_no_negatives_at_all_is_said(
 ) -> None:
     bare = cipher_file(60, negatives=0)
     config = ance(tmp_path / "run", warm, refresh_every_steps=0).replaced(train_files=(bare,))
-    with pytest.raises(ConfigError, match="refresh_every_steps is 0"):
+    with refusal(ConfigError):
         config.train_model()
 
 

@@ -14,43 +14,42 @@ from retrievers.training.config import (
     DprTrainConfig,
     MdrTrainConfig,
 )
+from tests.support.messages import refusal
 
 _PATHS: dict[str, Any] = {"train_files": ["train.json"], "out": "run"}
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"shared": True, "passage_encoder": "other"}, "set shared=false"),
-        ({"normalize": True, "temperature": 1.0}, "hardly learns"),
-        ({"lora": 4, "start_share": 0.5}, "start_share mixes weights"),
-        ({"select_by": "mrr"}, "select_by=mrr is not measured here"),
-        ({"train_files": []}, "train_files"),
-        ({"out": None}, "out = None"),
-        ({"temprature": 2}, "did you mean 'temperature'"),
-        ({"temperature": 0}, "temperature"),
-        ({"pooling": "median"}, "pooling"),
-    ],
-)
-def test_what_cannot_work_is_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+REFUSED = {
+    "two encoders that are shared": {"shared": True, "passage_encoder": "other"},
+    "temperature of normalised vectors": {"normalize": True, "temperature": 1.0},
+    "start_share of an adapter": {"lora": 4, "start_share": 0.5},
+    "measure without an index": {"select_by": "mrr"},
+    "no training files": {"train_files": []},
+    "no folder": {"out": None},
+    "unknown setting": {"temprature": 2},
+    "temperature of zero": {"temperature": 0},
+    "unknown pooling": {"pooling": "median"},
+}
+
+
+@pytest.mark.parametrize("settings", REFUSED.values(), ids=REFUSED)
+def test_what_cannot_work_is_refused(settings: dict[str, Any]) -> None:
+    with refusal(ConfigError):
         load_config(DprTrainConfig, overrides={**_PATHS, **settings})
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings", "message"),
-    [
-        (AnceTrainConfig, {"depth": 20, "kept": 30}, "raise depth"),
-        (AnceTrainConfig, {"depth": 20, "kept": 10, "hard_negatives": 20}, "drawn from kept"),
-        (AnceTrainConfig, {"hard_negatives": 0}, "are drawn from kept"),
-        (AnceTrainConfig, {"pooling": "tokens"}, "one vector per passage"),
-        (ColbertTrainConfig, {"projection_dim": 256}, "projection_dim"),
-        (ColbertTrainConfig, {"normalize": False}, "normalize = False"),
-        (MdrTrainConfig, {"negatives": "index", "index": None}, "needs an index"),
-    ],
-)
-def test_what_a_recipe_cannot_do_is_refused(
-    kind: Any, settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
+REFUSED_BY_RECIPES = {
+    "more kept than searched": (AnceTrainConfig, {"depth": 20, "kept": 30}),
+    "more drawn than kept": (AnceTrainConfig, {"depth": 20, "kept": 10, "hard_negatives": 20}),
+    "none drawn": (AnceTrainConfig, {"hard_negatives": 0}),
+    "vectors of tokens": (AnceTrainConfig, {"pooling": "tokens"}),
+    "projection_dim": (ColbertTrainConfig, {"projection_dim": 256}),
+    "normalize": (ColbertTrainConfig, {"normalize": False}),
+    "no index": (MdrTrainConfig, {"negatives": "index", "index": None}),
+}
+
+
+@pytest.mark.parametrize(("kind", "settings"), REFUSED_BY_RECIPES.values(), ids=REFUSED_BY_RECIPES)
+def test_what_a_recipe_cannot_do_is_refused(kind: Any, settings: dict[str, Any]) -> None:
+    with refusal(ConfigError):
         load_config(kind, overrides={**_PATHS, "index": "i", **settings})

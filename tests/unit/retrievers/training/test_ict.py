@@ -18,6 +18,7 @@ from retrievers.examples.corpus import open_corpus
 from retrievers.training.config import IctTrainConfig
 from retrievers.training.ict import IctBatches, held_out_rows
 from retrievers.training.validation import pool_rank
+from tests.support.messages import refusal
 from tests.unit.retrievers.conftest import TINY, cipher_examples, falls, named
 
 _SMALL: dict[str, Any] = {
@@ -132,22 +133,22 @@ def test_what_cannot_be_learned_from_is_refused(tmp_path: Path, tiny_bert: Path)
         given = {**_SMALL, "train_files": sources, "question_encoder": str(tiny_bert), **settings}
         IctTrainConfig(out=tmp_path / name, **given).train_model()
 
-    with pytest.raises(DataError, match="0 of 7 passages have a sentence that can be taken out"):
+    with refusal(DataError):
         run(
             "one",
             write_corpus(tmp_path / "one.jsonl", [f"The river {a} rises" for a in "abcdefghi"]),
         )
-    with pytest.raises(DataError, match="no such file"):
+    with refusal(DataError):
         run("none", tmp_path / "nowhere")
     write_index(
         tmp_path / "index", [Passage("a", "", "text")], settings=BuildSettings(retriever="bm25")
     )
-    with pytest.raises(ConfigError, match="whole corpus"):
+    with refusal(ConfigError):
         run("two", tmp_path / "index", tmp_path / "one.jsonl")
-    with pytest.raises(DataError, match="0 of 1 passages"):
+    with refusal(DataError):
         run("single", tmp_path / "index")
     texts = [f"The river {a} rises" for a in "abcdefghi"]
     texts[3] = texts[5] = texts[7] = "The river rises in title. The forest text in the black."
     few = write_corpus(tmp_path / "few.jsonl", texts)
-    with pytest.raises(DataError, match="of 2 passages have a sentence that can be taken out"):
+    with refusal(DataError):
         run("few", few, batch_size=2, validation_fraction=0)

@@ -19,6 +19,7 @@ from retrievers.training.losses import pairwise_loss
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
 from tests.spelled import spell
+from tests.support.messages import refusal
 from tests.token_towers import bi_encoder, spelled
 
 TOKENS = {"question_tokens": 16, "passage_tokens": 32}
@@ -61,7 +62,7 @@ def test_a_frozen_passage_tower_takes_no_gradients(tiny_bert: Path) -> None:
     config = DprTrainConfig(
         out="run", train_files=("train.json",), question_encoder=str(tiny_bert), **TOKENS
     )
-    with pytest.raises(ConfigError, match="shared"):
+    with refusal(ConfigError):
         load_model(config, "cpu", freeze_passages=True)
 
 
@@ -103,28 +104,28 @@ def test_what_cannot_be_trained_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match="is another model than"):
         bi_encoder(tiny_bert, tmp_path, **TOKENS)
-    with pytest.raises(ConfigError, match="encoder takes 2 to 64"):
+    with refusal(ConfigError):
         bi_encoder(tiny_bert, passage_tokens=100)
-    with pytest.raises(ArtifactError, match=r"config\.json"):
+    with refusal(ArtifactError):
         bi_encoder(tmp_path, **TOKENS)
     wide = tiny.bert(tmp_path / "wide", hidden_size=48)
-    with pytest.raises(MismatchedArtifactError, match="projection_dim"):
+    with refusal(MismatchedArtifactError):
         bi_encoder(tiny_bert, wide, shared=False, **TOKENS)
     bi_encoder(tiny_bert, wide, shared=False, projection_dim=8, **TOKENS)
     dpr = tiny.dpr(tmp_path / "dpr", projection_dim=8)
-    with pytest.raises(ConfigError, match="projection to 8 dimensions, but projection_dim is 9"):
+    with refusal(ConfigError):
         bi_encoder(dpr, shared=False, projection_dim=9, **TOKENS)
 
 
 def test_a_batch_without_negatives_is_refused(tiny_bert: Path) -> None:
     model = spelled(bi_encoder(tiny_bert, **TOKENS))
-    with pytest.raises(ConfigError, match="no question of a batch of 1 has a negative"):
+    with refusal(ConfigError):
         contrastive_step(model, batch(1))
     masked = batch(3)
     masked.labels[~torch.eye(3, dtype=torch.bool)] = IGNORED
-    with pytest.raises(ConfigError, match="no question of a batch of 3 has a negative"):
+    with refusal(ConfigError):
         contrastive_step(model, masked)
-    with pytest.raises(ConfigError, match="mined negative"):
+    with refusal(ConfigError):
         contrastive_step(model, batch(3), loss=pairwise_loss)
     assert float(contrastive_step(model, batch(1, 2)).value) > 0
 
@@ -140,5 +141,5 @@ def test_upper_layers_can_begin_anew(tiny_bert: Path) -> None:
         assert same == ("layer.1." not in name or "LayerNorm" in name or name.endswith("bias"))
         if name.startswith("question."):  # both towers begin alike
             assert torch.equal(new[name], new[name.replace("question.", "passage.", 1)])
-    with pytest.raises(ConfigError, match="has 2 layers"):
+    with refusal(ConfigError):
         bi_encoder(tiny_bert, reset_layers=3, **TOKENS)

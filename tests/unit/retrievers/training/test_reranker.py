@@ -19,6 +19,7 @@ from rag.training.run_log import read_metrics
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.training.config import RerankerTrainConfig
 from retrievers.training.reranker import _step
+from tests.support.messages import refusal
 from tests.unit.retrievers.conftest import named
 
 
@@ -172,15 +173,12 @@ def test_what_cannot_work_is_refused(
     tmp_path: Path, tiny_bert: Path, cipher_file: Callable[..., Path]
 ) -> None:
     train = cipher_file(20, negatives=0)
-    with pytest.raises(DataError, match=r"questions 0 have hard negatives[\s\S]*rag mine"):
+    with refusal(DataError):
         config(tmp_path / "run", train, tiny_bert).train_model()
-    for setting, message in (
-        ("pooling", "unknown setting"),
-        ("select_by", "=mrr is not measured here"),
-    ):
-        with pytest.raises(ConfigError, match=message):
+    for setting in ("pooling", "select_by"):
+        with refusal(ConfigError):
             config(tmp_path / "run", train, tiny_bert, **{setting: "mrr"})
     alone = cipher_file(6, negatives=0).rename(tmp_path / "held.json")
     kinds = kinds_file(tmp_path / "kinds.json", 16)
-    with pytest.raises(DataError, match=r"of 6 held-out ones 0[\s\S]*rag mine"):
+    with refusal(DataError):
         config(tmp_path / "held", kinds, tiny_bert, validation_file=alone).train_model()
