@@ -1,6 +1,5 @@
 """Tiny random models that every test may ask for; nothing is downloaded."""
 
-import json
 import logging
 import string
 from collections.abc import Generator, Iterator
@@ -204,29 +203,21 @@ class TinyModels:
         import torch
         from safetensors.torch import save_file
 
+        from tests.support.files import write_json, write_modules
+
         self.bert(folder)
         torch.manual_seed(seed)
         weight = torch.randn(dim, 32)
-        places = {
-            "": "Transformer",
-            "1_Dense": "Dense",
-            "2_Mask": "MultiVectorMask",
-            "3_Norm": "Normalize",
-        }
-        modules = [
-            {"idx": n, "name": str(n), "path": place, "type": f"sentence_transformers.{kind}"}
-            for n, (place, kind) in enumerate(places.items())
-        ]
+        kinds = ("Transformer", "Dense", "MultiVectorMask", "Normalize")
+        write_modules(folder, *kinds, home="sentence_transformers")
         files: dict[str, Any] = {
-            "modules.json": modules,
             "config_sentence_transformers.json": {"similarity_fn_name": "maxsim"},
             "sentence_bert_config.json": {"query_length": 32, "document_length": 40},
             "1_Dense/config.json": {"activation_function": "torch.nn.modules.linear.Identity"},
-            "2_Mask/config.json": {"skiplist_words": list(string.punctuation)},
+            "2_MultiVectorMask/config.json": {"skiplist_words": list(string.punctuation)},
         }
         for name, content in files.items():
-            (folder / name).parent.mkdir(exist_ok=True)
-            (folder / name).write_text(json.dumps(content))
+            write_json(folder / name, content)
         save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
         return weight
 
@@ -235,7 +226,8 @@ class TinyModels:
 def logging_as_before() -> Iterator[None]:
     """What a command set up for its log records does not outlive its test."""
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers = root.handlers[:]
+    level = root.level
     yield
     root.handlers[:] = handlers
     root.setLevel(level)

@@ -93,14 +93,20 @@ def fill(table: Any, rows: Sequence[Sequence[str]]) -> None:
             table.cell(number, column).text = text
 
 
+def add_slide(show: Any, title: str) -> Any:
+    """A slide with this title at the end of a show."""
+    slide = show.slides.add_slide(show.slide_layouts[5])
+    slide.shapes.title.text = title
+    return slide
+
+
 def slides(content: Content) -> bytes:
     """Each heading begins a slide; lists and code are paragraphs of it."""
     show = pptx.Presentation()
     slide = None
     for kind, value in content:
         if kind in ("h1", "h2") or slide is None:
-            slide = show.slides.add_slide(show.slide_layouts[5])
-            slide.shapes.title.text = value if kind in ("h1", "h2") else ""
+            slide = add_slide(show, value if kind in ("h1", "h2") else "")
             if kind in ("h1", "h2"):
                 continue
         if kind == "table":

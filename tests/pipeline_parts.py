@@ -1,9 +1,11 @@
 """Small parts that a pipeline is put together of where no model and no index is needed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from rag.core.types import Answer, AnswerSet, Passage
+from rag.core.types import Answer, AnswerSet, Hit, Passage
 from readers.protocols import Reader, ReadRequest
+from retrievers.protocols import Retriever
 
 
 class Store(list[Passage]):
@@ -14,6 +16,16 @@ class Store(list[Passage]):
 
     def find(self, passage_id: str) -> Passage | None:
         return next((passage for passage in self if passage.id == passage_id), None)
+
+
+class MadeRetriever(Retriever):
+    """Searches by a function of questions and a number of hits."""
+
+    def __init__(self, search: Callable[[Sequence[str], int], list[list[Hit]]]) -> None:
+        self._search = search
+
+    def search(self, questions: Sequence[str], top_k: int, **_: Any) -> list[list[Hit]]:
+        return self._search(questions, top_k)
 
 
 class LastWordsReader(Reader):

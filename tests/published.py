@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.tiny_reader import WORDS, tiny_roberta_tokenizer, tiny_tokenizer
 
-_T5_SIZES = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+CONFIGS = Path(__file__).parent / "published_configs"
 BART_SIZES = {
     "d_model": 32,
     "encoder_layers": 2,
@@ -31,209 +31,17 @@ BART_SIZES = {
     "decoder_ffn_dim": 48,
     "max_position_embeddings": 96,
 }
-_SUMMARIES = {
-    "early_stopping": True,
-    "length_penalty": 2.0,
-    "max_length": 142,
-    "min_length": 56,
-    "no_repeat_ngram_size": 3,
-    "num_beams": 4,
-}
-_T5 = {
-    "architectures": ["T5ForConditionalGeneration"],
-    "model_type": "t5",
-    "decoder_start_token_id": 0,
-    "dropout_rate": 0.1,
-    "eos_token_id": 1,
-    "initializer_factor": 1.0,
-    "is_encoder_decoder": True,
-    "layer_norm_epsilon": 1e-06,
-    "n_positions": 512,
-    "output_past": True,
-    "pad_token_id": 0,
-    "relative_attention_num_buckets": 32,
-    **_T5_SIZES,
-}
-_BART = {
-    "architectures": ["BartModel"],
-    "model_type": "bart",
-    "activation_dropout": 0.1,
-    "activation_function": "gelu",
-    "add_bias_logits": False,
-    "add_final_layer_norm": False,
-    "attention_dropout": 0.1,
-    "bos_token_id": 0,
-    "classif_dropout": 0.1,
-    "classifier_dropout": 0.0,
-    "decoder_layerdrop": 0.0,
-    "decoder_start_token_id": 2,
-    "dropout": 0.1,
-    "early_stopping": True,
-    "encoder_layerdrop": 0.0,
-    "eos_token_id": 2,
-    "forced_bos_token_id": 0,
-    "forced_eos_token_id": 2,
-    "gradient_checkpointing": False,
-    "init_std": 0.4,
-    "is_encoder_decoder": True,
-    "no_repeat_ngram_size": 3,
-    "normalize_before": False,
-    "normalize_embedding": True,
-    "num_beams": 4,
-    "num_hidden_layers": 2,
-    "pad_token_id": 1,
-    "scale_embedding": False,
-    "use_cache": True,
-    **BART_SIZES,
-}
 
-SEQ2SEQ: dict[str, dict[str, Any]] = {
-    "t5-small": {
-        **_T5,
-        "task_specific_params": {"summarization": {**_SUMMARIES, "prefix": "summarize: "}},
-    },
-    "flan-t5-base": {
-        **_T5,
-        "feed_forward_proj": "gated-gelu",
-        "num_decoder_layers": 2,
-        "tie_word_embeddings": False,
-        "relative_attention_max_distance": 128,
-    },
-    "bart-base": _BART,
-    "bart-large-cnn": {**_BART, **_SUMMARIES, "architectures": ["BartForConditionalGeneration"]},
-}
-"""Sequence-to-sequence models by name."""
 
-_BERT = {
-    "model_type": "bert",
-    "attention_probs_dropout_prob": 0.1,
-    "hidden_act": "gelu",
-    "hidden_size": 32,
-    "hidden_dropout_prob": 0.1,
-    "initializer_range": 0.3,
-    "intermediate_size": 48,
-    "layer_norm_eps": 1e-12,
-    "max_position_embeddings": 128,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "pad_token_id": 0,
-    "type_vocab_size": 2,
-}
-_ROBERTA = {
-    **_BERT,
-    "model_type": "roberta",
-    "bos_token_id": 0,
-    "eos_token_id": 2,
-    "layer_norm_eps": 1e-05,
-    "max_position_embeddings": 130,
-    "pad_token_id": 1,
-    "type_vocab_size": 1,
-}
-_DISTILBERT = {
-    "model_type": "distilbert",
-    "activation": "gelu",
-    "attention_dropout": 0.1,
-    "dim": 32,
-    "dropout": 0.1,
-    "hidden_dim": 48,
-    "initializer_range": 0.3,
-    "max_position_embeddings": 128,
-    "n_heads": 4,
-    "n_layers": 2,
-    "pad_token_id": 0,
-    "qa_dropout": 0.1,
-    "seq_classif_dropout": 0.2,
-    "sinusoidal_pos_embds": False,
-    "tie_weights_": True,
-}
-_ALBERT = {
-    **_BERT,
-    "model_type": "albert",
-    "bos_token_id": 2,
-    "classifier_dropout_prob": 0.1,
-    "eos_token_id": 3,
-    "down_scale_factor": 1,
-    "embedding_size": 16,
-    "gap_size": 0,
-    "inner_group_num": 1,
-    "num_hidden_groups": 1,
-    "net_structure_type": 0,
-    "num_memory_blocks": 0,
-}
-_DEBERTA = {
-    **_BERT,
-    "model_type": "deberta-v2",
-    "layer_norm_eps": 1e-07,
-    "max_relative_positions": -1,
-    "norm_rel_ebd": "layer_norm",
-    "pooler_dropout": 0,
-    "pooler_hidden_act": "gelu",
-    "pooler_hidden_size": 32,
-    "pos_att_type": "p2c|c2p",
-    "position_biased_input": False,
-    "position_buckets": 16,
-    "relative_attention": True,
-    "share_att_key": True,
-    "type_vocab_size": 0,
-}
-_MODERNBERT = {
-    "model_type": "modernbert",
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "bos_token_id": 2,
-    "classifier_activation": "gelu",
-    "classifier_bias": False,
-    "classifier_dropout": 0.0,
-    "classifier_pooling": "mean",
-    "cls_token_id": 2,
-    "decoder_bias": True,
-    "embedding_dropout": 0.0,
-    "eos_token_id": 3,
-    "global_attn_every_n_layers": 3,
-    "global_rope_theta": 160000.0,
-    "gradient_checkpointing": False,
-    "hidden_activation": "gelu",
-    "hidden_size": 32,
-    "initializer_range": 0.3,
-    "intermediate_size": 48,
-    "layer_norm_eps": 1e-05,
-    "local_attention": 16,
-    "local_rope_theta": 10000.0,
-    "max_position_embeddings": 128,
-    "mlp_bias": False,
-    "norm_bias": False,
-    "norm_eps": 1e-05,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 4,
-    "pad_token_id": 0,
-    "sep_token_id": 3,
-}
+def _configs(folder: str) -> dict[str, dict[str, Any]]:
+    files = sorted((CONFIGS / folder).glob("*.json"))
+    return {file.stem: json.loads(file.read_text()) for file in files}
 
-ENCODERS: dict[str, dict[str, Any]] = {
-    "bert-base-uncased": {
-        **_BERT,
-        "gradient_checkpointing": False,
-        "position_embedding_type": "absolute",
-    },
-    "bert-of-2019": {name: value for name, value in _BERT.items() if name != "pad_token_id"},
-    "roberta-base": _ROBERTA,
-    "xlm-roberta-base": {**_ROBERTA, "model_type": "xlm-roberta", "output_past": True},
-    "mpnet-base": {**_ROBERTA, "model_type": "mpnet", "relative_attention_num_buckets": 32},
-    "distilbert-base-uncased": _DISTILBERT,
-    "electra-small": {
-        **_BERT,
-        "model_type": "electra",
-        "embedding_size": 16,
-        "summary_activation": "gelu",
-        "summary_last_dropout": 0.1,
-        "summary_type": "first",
-        "summary_use_proj": True,
-    },
-    "deberta-v3-base": _DEBERTA,
-    "albert-base-v2": _ALBERT,
-    "ModernBERT-base": _MODERNBERT,
-}
+
+ENCODERS = _configs("encoders")
 """Encoders by name."""
+SEQ2SEQ = _configs("seq2seq")
+"""Sequence-to-sequence models by name."""
 
 
 def published_encoder(folder: Path, name: str, task: str = "Model", **more: Any) -> Path:
@@ -317,7 +125,8 @@ def published_rag(folder: Path, kind: Any, generator: str) -> Path:
 def published_t5_encoder(folder: Path) -> Path:
     """A folder as of gtr-t5 or sentence-t5: the encoder alone."""
     tokenizer = t5_tokenizer()
-    stated = {**_T5, "architectures": ["T5EncoderModel"], "vocab_size": len(tokenizer) + 28}
+    stated = json.loads((CONFIGS / "t5-encoder.json").read_text())
+    stated["vocab_size"] = len(tokenizer) + 28
     _write(folder, transformers.AutoModelForTextEncoding, tokenizer, stated, spread=0.3)
     return folder
 

@@ -81,10 +81,13 @@ def _teach_to_copy(folder: Path, seed: int, steps: int) -> None:
         for weight in model.parameters():
             if weight.ndim > 1:
                 weight.normal_(0.0, 0.05)
-    tokenizer, draw = tiny_tokenizer(), np.random.default_rng(seed)
-    seq2seq, optimizer = Seq2Seq(model, tokenizer), torch.optim.AdamW(model.parameters(), 4e-3)
+    tokenizer = tiny_tokenizer()
+    draw = np.random.default_rng(seed)
+    seq2seq = Seq2Seq(model, tokenizer)
+    optimizer = torch.optim.AdamW(model.parameters(), 4e-3)
     for _ in range(steps):
-        rows, answers = [], []
+        rows = []
+        answers = []
         for _ in range(32):
             number = str(draw.integers(2, 10))
             place = " ".join([str(draw.choice(PLACES))] * 2)

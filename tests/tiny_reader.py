@@ -167,7 +167,8 @@ def tiny_squad(path: Path, articles: int, seed: int, results: Path | None = None
     number.
     """
     draw = np.random.default_rng(seed)
-    data, records = [], []
+    data = []
+    records = []
     for article in range(articles):
         title = f"{WORDS[article % 8]}_{string.ascii_lowercase[article % 26]}"
         paragraphs = []

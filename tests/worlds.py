@@ -124,5 +124,6 @@ def toy_method(
     """What `fit` needs of a recipe that exports nothing; `more` are evaluation and hooks,
     `named` other parts of a `Method`.
     """
-    master, card = MasterWeights(model, "fp32"), Card("rag.training", "card.md")
+    master = MasterWeights(model, "fp32")
+    card = Card("rag.training", "card.md")
     return Method(model, master, batches, loss, lambda weights: None, card, *more, **named)

@@ -104,7 +104,8 @@ def words_of(text: str) -> set[str]:
 class FakeIndex:
     """Counts how often it was closed."""
 
-    n_closed, passages = 0, PASSAGES
+    n_closed = 0
+    passages = PASSAGES
 
     def close(self) -> None:
         self.n_closed += 1
@@ -153,12 +154,14 @@ class FakePipeline:
         self.threads: set[int] = set()
         self.started = threading.Event()
         self.index = FakeIndex()
+        self.folders = list(FOLDERS)
         self.n_sides = 2  # of its encoder
         self.scores_log_odds: bool | None = True  # None: it has no scorer
         self.verifier: WordVerifier | None = WordVerifier()
         self.reader = UnaskedReader()
 
-    readable, n_passages, folders = None, len(PASSAGES), list(FOLDERS)
+    readable = None
+    n_passages = len(PASSAGES)
 
     def for_groups(self, groups: Any) -> "FakePipeline":
         return self
@@ -313,6 +316,14 @@ def refused(reply: httpx.Response) -> tuple[int, str]:
     return reply.status_code, reply.json()["error"]["code"]
 
 
+async def ask(
+    client: httpx.AsyncClient, question: str = "a", headers: Any = None, **more: Any
+) -> httpx.Response:
+    """The reply to a question."""
+    body = {"question": question, **more}
+    return await client.post("/v1/ask", json=body, headers=headers)
+
+
 async def posted(client: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
     """What is answered to a body that is accepted."""
     reply = await client.post(path, json=body)
@@ -348,6 +359,11 @@ async def running(
         if waits:
             await until(lambda: app.state.engine.state != "loading", 120)
         yield client
+
+
+def engine_of(client: httpx.AsyncClient) -> Any:
+    """The engine of the server that `running` has started."""
+    return client._transport.app.state.engine
 
 
 async def until(condition: Any, timeout_s: float = 30.0) -> None:

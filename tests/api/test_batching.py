@@ -10,7 +10,16 @@ import pytest
 from serve.app import create_app
 from serve.batching import ItemFailed, MicroBatcher
 from serve.metrics import ServerMetrics
-from tests.api.fakes import FakePipeline, listening, refused, running, settings, until
+from tests.api.fakes import (
+    FakePipeline,
+    ask,
+    engine_of,
+    listening,
+    refused,
+    running,
+    settings,
+    until,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +28,8 @@ class Worker:
     """Doubles numbers; keeps what it saw."""
 
     def __init__(self, delay_s: float = 0.0, gate: threading.Event | None = None) -> None:
-        self.delay_s, self.gate = delay_s, gate
+        self.delay_s = delay_s
+        self.gate = gate
         self.batches: list[tuple[Hashable, list[int]]] = []
 
     def __call__(self, key: Hashable, items: list[int]) -> list[int]:
@@ -131,10 +141,6 @@ async def test_cancelled_items_leave_the_queue_and_never_run():
 # ---------------------------------------------------------------------------------------
 
 
-async def ask(client, question="a", **values):
-    return await client.post("/v1/ask", json={"question": question, **values})
-
-
 async def test_a_full_queue_answers_503_with_retry_after():
     gate = threading.Event()
     service = FakePipeline(gate=gate)
@@ -142,7 +148,7 @@ async def test_a_full_queue_answers_503_with_retry_after():
         tasks = [asyncio.create_task(ask(client, "first"))]
         await until(service.started.is_set)
         tasks.append(asyncio.create_task(client.post("/v1/ask", json={"questions": ["a", "b"]})))
-        await until(lambda: len(client._transport.app.state.engine.batcher.queue) == 2)
+        await until(lambda: len(engine_of(client).batcher.queue) == 2)
         reply = await ask(client, "one too many")
         assert refused(reply) == (503, "overloaded")
         assert 1 <= int(reply.headers["retry-after"]) <= 60

@@ -14,7 +14,7 @@ import yaml
 
 import serve
 from serve.settings import ServeSettings
-from tests.api.fakes import running
+from tests.api.fakes import ask, running
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = Path(serve.__path__[0]) / "deploy"
@@ -23,7 +23,7 @@ DEPLOY = Path(serve.__path__[0]) / "deploy"
 async def served_metrics() -> dict[str, set[str]]:
     """Labels of every metric, by the name that a query gives it."""
     async with running() as client:
-        await client.post("/v1/ask", json={"question": "Who?"})
+        await ask(client, "Who?")
         await client.post("/v1/ask", content=b" " * 300_000)  # refused
         text = (await client.get("/metrics")).text
     result: dict[str, set[str]] = {}
@@ -35,7 +35,8 @@ async def served_metrics() -> dict[str, set[str]]:
 
 @pytest.mark.anyio
 async def test_the_dashboard_asks_for_metrics_and_labels_that_exist() -> None:
-    dashboard, known = json.loads((DEPLOY / "grafana.json").read_text()), await served_metrics()
+    dashboard = json.loads((DEPLOY / "grafana.json").read_text())
+    known = await served_metrics()
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     used = {name for query in queries for name in re.findall(r"rag_\w+", query)}
     assert used <= set(known), used - set(known)

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,6 +25,7 @@ from serve import documents
 from serve.chat import _source
 from serve.errors import ApiError
 from tests.api.fakes import application, found, opened, refused, running, settings, until
+from tests.support.files import index_files
 from tests.support.messages import refusal
 
 pytestmark = pytest.mark.anyio
@@ -44,6 +46,12 @@ def build(folder: Path, split: str) -> Path:
 @pytest.fixture
 def index(tmp_path: Path) -> Path:
     return build(tmp_path / "i", "words100")
+
+
+@pytest.fixture
+async def client(index: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async with running(app=application(index)) as started:
+        yield started
 
 
 async def send(client: httpx.AsyncClient, *sent: dict[str, Any]) -> httpx.Response:
@@ -93,7 +101,9 @@ async def test_documents_are_searched_when_the_answer_comes(index: Path) -> None
         assert not (await delete(client, "zebra")).json()["deleted"]
 
 
-async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path) -> None:
+async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(
+    client: httpx.AsyncClient, index: Path
+) -> None:
     before = (index / "manifest.json").read_bytes()
     good = {"id": "x", "text": "word"}
     wrong: list[tuple[list[Any], str]] = [
@@ -105,25 +115,27 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path
         ([{**good, "id": "a\nb"}], "documents.0: control character"),
         ([good, {"id": "y", "text": 3}], "documents.1.text: input should be a valid string"),
     ]
-    async with running(app=application(index)) as client:
-        for sent, message in wrong:
-            reply = await send(client, *sent)
-            assert refused(reply) == (422, "invalid_request")
-            assert reply.json()["error"]["message"].startswith(message)
-        broken = ("a.pdf", b"%PDF-1.4")
-        assert refused(await upload(client, broken)) == (422, "unreadable_file")
-        assert (await client.post(SEND, content=b"x")).status_code == 415
-        assert (await client.get("/v1/documents?after=nothing")).status_code == 404
-        assert (index / "manifest.json").read_bytes() == before
-        both = (await upload(client, broken, ("g.md", b"A gnu."))).json()
-        assert [document["id"] for document in both["documents"]] == ["g.md"]
-        assert both["unreadable"][0].startswith("a.pdf: ")
-        assert "notes" not in both
-        old = await upload(client, ("o.txt", b"Caf\xe9 du port."))
-        assert old.json()["notes"] == ["o.txt: read as Windows-1252"]
-        for id in ("o.txt", "g.md", "nothing", "a"):
-            assert (await delete(client, id)).status_code == 200
-        assert refused(await delete(client, "b")) == (409, "not_possible")
+    for sent, message in wrong:
+        reply = await send(client, *sent)
+        assert refused(reply) == (422, "invalid_request")
+        assert reply.json()["error"]["message"].startswith(message)
+    broken = ("a.pdf", b"%PDF-1.4")
+    assert refused(await upload(client, broken)) == (422, "unreadable_file")
+    assert (await client.post(SEND, content=b"x")).status_code == 415
+    assert (await client.get("/v1/documents?after=nothing")).status_code == 404
+    assert (index / "manifest.json").read_bytes() == before
+    both = (await upload(client, broken, ("g.md", b"A gnu."))).json()
+    assert [document["id"] for document in both["documents"]] == ["g.md"]
+    assert both["unreadable"][0].startswith("a.pdf: ")
+    assert "notes" not in both
+    old = await upload(client, ("o.txt", b"Caf\xe9 du port."))
+    assert old.json()["notes"] == ["o.txt: read as Windows-1252"]
+    for id in ("o.txt", "g.md", "nothing", "a"):
+        assert (await delete(client, id)).status_code == 200
+    assert refused(await delete(client, "b")) == (409, "not_possible")
+
+
+async def test_a_server_without_keys_shows_no_documents(index: Path) -> None:
     async with running(app=application(index, api_keys=())) as client:
         assert refused(await client.get("/v1/documents")) == (403, "documents_disabled")
 
@@ -139,12 +151,10 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path
     ],
 )
 async def test_the_name_of_a_file_is_its_id_on_every_route(tmp_path: Path, name: str) -> None:
-    folder = tmp_path / "folder"
-    for file, text in ((name, "The giraffe is tall."), ("other.md", "The rhine ends.")):
-        (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / file).write_text(f"# Guide\n\n{text}\n")
-    rag.index(folder, tmp_path / "index", retriever="bm25", threads=1)
-    async with running(app=application(tmp_path / "index", files=folder)) as client:
+    texts = {name: "The giraffe is tall.", "other.md": "The rhine ends."}
+    files = {file: f"# Guide\n\n{text}\n" for file, text in texts.items()}
+    folder, index = index_files(tmp_path, files)
+    async with running(app=application(index, files=folder)) as client:
         assert set(await listed(client)) == {name, "other.md"}
         for chosen in ({"document": name}, {"path": name}):
             assert await found(client, "giraffe", filter=chosen) == [f"{name}-0"]
@@ -156,7 +166,7 @@ async def test_the_name_of_a_file_is_its_id_on_every_route(tmp_path: Path, name:
         file = await client.get(f"/v1/files/{quote(name)}")
         assert file.text == "# Guide\n\nThe giraffe is tall.\n"
         assert set(await listed(client, after=name)) <= {"other.md"}
-        with opened(settings(index=tmp_path / "index")) as pipeline:
+        with opened(settings(index=index)) as pipeline:
             async with Client(create_mcp_server(pipeline)) as mcp:
                 uri = _link(pipeline.passage(f"{name}-0"))
                 (content,) = (await mcp.read_resource(uri)).contents
@@ -167,27 +177,26 @@ async def test_the_name_of_a_file_is_its_id_on_every_route(tmp_path: Path, name:
         assert (deleted["deleted"], deleted["id"]) == (True, name)
 
 
-async def test_documents_have_metadata_that_filters_name(index: Path) -> None:
+async def test_documents_have_metadata_that_filters_name(client: httpx.AsyncClient) -> None:
     zebra = {"id": "z", "text": "The zebra.", "metadata": {"year": 2020, "tags": ["a", "b"]}}
     other = {"id": "y", "text": "A zebra.", "metadata": {"year": 2021, "by": None}}
-    async with running(app=application(index)) as client:
 
-        async def chosen(**fields: object) -> list[str]:
-            return await found(client, "zebra", filter=fields)
+    async def chosen(**fields: object) -> list[str]:
+        return await found(client, "zebra", filter=fields)
 
-        assert (await send(client, zebra, other)).status_code == 200
-        assert (await chosen(tags="b"), await chosen(year={"gte": 2021})) == (["z-0"], ["y-0"])
-        shown = (await client.get("/v1/passages/z-0")).json()
-        assert shown["metadata"] == {"year": 2020, "tags": ["a", "b"]}
-        front = ("front.md", b"---\nowner: Ann\nyear: 2019\n---\nThe zebra of Ann.")
-        assert (await upload(client, front, metadata='{"year": 2018}')).status_code == 200
-        assert await chosen(owner="Ann", year=2018) == ["front.md-0"]  # what the form says wins
-        await send(client, {**zebra, "metadata": {"year": 1999}})
-        assert await chosen(year=1999) == ["z-0"]
-        unknown = {"question": "zebra", "filter": {"onwer": "en"}}
-        reply = await client.post("/v1/retrieve", json=unknown)
-        assert refused(reply) == (422, "invalid_request")
-        assert "(fields: path, document, year, owner)" in reply.json()["error"]["message"]
+    assert (await send(client, zebra, other)).status_code == 200
+    assert (await chosen(tags="b"), await chosen(year={"gte": 2021})) == (["z-0"], ["y-0"])
+    shown = (await client.get("/v1/passages/z-0")).json()
+    assert shown["metadata"] == {"year": 2020, "tags": ["a", "b"]}
+    front = ("front.md", b"---\nowner: Ann\nyear: 2019\n---\nThe zebra of Ann.")
+    assert (await upload(client, front, metadata='{"year": 2018}')).status_code == 200
+    assert await chosen(owner="Ann", year=2018) == ["front.md-0"]  # what the form says wins
+    await send(client, {**zebra, "metadata": {"year": 1999}})
+    assert await chosen(year=1999) == ["z-0"]
+    unknown = {"question": "zebra", "filter": {"onwer": "en"}}
+    reply = await client.post("/v1/retrieve", json=unknown)
+    assert refused(reply) == (422, "invalid_request")
+    assert "(fields: path, document, year, owner)" in reply.json()["error"]["message"]
 
 
 ODD_METADATA = {
@@ -210,12 +219,11 @@ def test_metadata_that_filters_cannot_compare_is_refused_by_name(metadata: str) 
 
 
 async def test_a_format_whose_package_is_missing_is_the_servers_fault(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "selectolax.py").write_text("raise ImportError('not there')")
     monkeypatch.syspath_prepend(tmp_path)
-    async with running(app=application(index)) as client:
-        reply = await upload(client, ("a.html", b"<html><body><p>Text.</p></body></html>"))
+    reply = await upload(client, ("a.html", b"<html><body><p>Text.</p></body></html>"))
     assert refused(reply) == (501, "missing_package")
     assert "openqa-rag[docs]" in reply.json()["error"]["hint"]
 
@@ -249,11 +257,8 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
 async def test_the_folder_decides_about_its_documents_and_the_sender_about_those_sent(
     tmp_path: Path,
 ) -> None:
-    folder, index = tmp_path / "folder", tmp_path / "index"
-    folder.mkdir()
-    for name in ("kept.md", "gone.md"):
-        (folder / name).write_text(f"# {name}\n\nThe text of {name}.\n")
-    rag.index(folder, index, retriever="bm25", threads=1)
+    files = {name: f"# {name}\n\nThe text of {name}.\n" for name in ("kept.md", "gone.md")}
+    folder, index = index_files(tmp_path, files)
     async with running(app=application(index)) as client:
         await send(client, {"id": "sent"}, {"id": "sent-gone"})
         for name in ("kept.md", "gone.md", "sent-gone"):
@@ -265,7 +270,7 @@ async def test_the_folder_decides_about_its_documents_and_the_sender_about_those
         assert set(await listed(client)) == {"sent", "kept.md"}
 
 
-async def test_forms_and_names_that_cannot_be_used_are_refused(index: Path) -> None:
+async def test_forms_and_names_that_cannot_be_used_are_refused(client: httpx.AsyncClient) -> None:
     words = ("a.md", b"words")
     wrong: list[tuple[tuple[str, bytes], dict[str, Any], str]] = [
         (words, {"metdata": "{}"}, "'metdata' is not a known field"),
@@ -274,16 +279,15 @@ async def test_forms_and_names_that_cannot_be_used_are_refused(index: Path) -> N
         (words, {"metadata": '{"a": "\\ud800"}'}, "metadata"),
         *(((name, b"text"), {}, "") for name in ("..", ".", "x" * 300 + ".txt")),
     ]
-    async with running(app=application(index)) as client:
-        for file, fields, message in wrong:
-            reply = await upload(client, file, **fields)
-            assert refused(reply) == (422, "invalid_request")
-            assert reply.json()["error"]["message"].startswith(message)
-        reply = await upload(client, ('a "b".md', b"words"))
-        assert reply.json()["documents"][0]["id"] == 'a "b".md'
-        reply = await upload(client, *((f"{n}.txt", b"text") for n in range(101)))
-        assert reply.status_code == 400
-        assert "100" in reply.json()["error"]["message"]
+    for file, fields, message in wrong:
+        reply = await upload(client, file, **fields)
+        assert refused(reply) == (422, "invalid_request")
+        assert reply.json()["error"]["message"].startswith(message)
+    reply = await upload(client, ('a "b".md', b"words"))
+    assert reply.json()["documents"][0]["id"] == 'a "b".md'
+    reply = await upload(client, *((f"{n}.txt", b"text") for n in range(101)))
+    assert reply.status_code == 400
+    assert "100" in reply.json()["error"]["message"]
 
 
 async def test_a_passage_too_long_to_read_is_refused_or_cut(tmp_path: Path, index: Path) -> None:

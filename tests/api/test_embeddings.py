@@ -7,7 +7,7 @@ import numpy as np
 import openai
 import pytest
 
-from tests.api.fakes import ADMIN, FakePipeline, running, serving, until
+from tests.api.fakes import ADMIN, FakePipeline, ask, engine_of, running, serving, until
 
 MODEL = "openqa-rag"
 
@@ -40,8 +40,8 @@ async def test_long_lists_leave_room_for_questions() -> None:
         texts = [f"text {number}" for number in range(30)]
         whole = asyncio.create_task(client.post("/v1/embeddings", json={"input": texts}))
         await until(lambda: service.batches)
-        question = asyncio.create_task(client.post("/v1/ask", json={"question": "Where?"}))
-        await until(lambda: len(client._transport.app.state.engine.batcher.queue) == 1)  # type: ignore[attr-defined]
+        question = asyncio.create_task(ask(client, "Where?"))
+        await until(lambda: len(engine_of(client).batcher.queue) == 1)
         gate.set()
         reply = (await whole).json()
         assert (await question).status_code == 200

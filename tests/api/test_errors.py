@@ -25,7 +25,7 @@ from rag.core.errors import (
 from rag.data.filters import FilterError
 from serve.app import create_app
 from serve.settings import ServeSettings, hash_api_key, load_settings
-from tests.api.fakes import FOLDERS, FakePipeline, running, settings, until
+from tests.api.fakes import FOLDERS, FakePipeline, ask, engine_of, running, settings, until
 from tests.support.messages import refusal
 
 pytestmark = pytest.mark.anyio
@@ -107,12 +107,11 @@ BAD_REQUESTS = [  # path, body, words of the message
 
 
 @pytest.mark.parametrize(("path", "body", "words"), BAD_REQUESTS)
-async def test_a_bad_request_is_explained(path, body, words):
-    async with running() as client:
-        response = await client.post(
-            path, content=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
-        )
-        error = check(response, 422, "invalid_request")
+async def test_a_bad_request_is_explained(client, path, body, words):
+    response = await client.post(
+        path, content=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+    )
+    error = check(response, 422, "invalid_request")
     assert words in error["message"]
 
 
@@ -126,22 +125,20 @@ async def test_a_bad_request_is_explained(path, body, words):
         (b'{"question": "a"}', None, 415, "unsupported_media_type"),
     ],
 )
-async def test_bodies_that_are_not_json(content, media_type, status, code):
+async def test_bodies_that_are_not_json(client, content, media_type, status, code):
     headers = {"Content-Type": media_type} if media_type else {}
-    async with running() as client:
-        check(await client.post("/v1/ask", content=content, headers=headers), status, code)
+    check(await client.post("/v1/ask", content=content, headers=headers), status, code)
 
 
-async def test_unknown_paths_methods_and_passages():
-    async with running() as client:
-        check(await client.post("/v2/ask", json={}), 404, "not_found")
-        check(await client.get("/redoc"), 404, "not_found")
-        refused = await client.get("/v1/ask")
-        check(refused, 405, "method_not_allowed")
-        assert refused.headers["allow"] == "POST"
-        check(await client.post("/healthz"), 405, "method_not_allowed")
-        check(await client.post("/"), 405, "method_not_allowed")
-        error = check(await client.get("/v1/passages/%F0%9F%98%80"), 404, "passage_not_found")
+async def test_unknown_paths_methods_and_passages(client):
+    check(await client.post("/v2/ask", json={}), 404, "not_found")
+    check(await client.get("/redoc"), 404, "not_found")
+    refused = await client.get("/v1/ask")
+    check(refused, 405, "method_not_allowed")
+    assert refused.headers["allow"] == "POST"
+    check(await client.post("/healthz"), 405, "method_not_allowed")
+    check(await client.post("/"), 405, "method_not_allowed")
+    error = check(await client.get("/v1/passages/%F0%9F%98%80"), 404, "passage_not_found")
     assert "😀" in error["message"]
 
 
@@ -157,14 +154,13 @@ async def pieces(n: int, size_bytes: int = LARGEST // 10) -> AsyncIterator[bytes
         yield b" " * size_bytes
 
 
-async def test_large_bodies_are_refused_declared_or_chunked():
-    async with running() as client:
-        for content in (b" " * (LARGEST + 1), pieces(11)):
-            check(await client.post("/v1/ask", content=content), 413, "body_too_large")
-        just_fits = b'{"question": "a"}'.ljust(LARGEST)
-        headers = {"Content-Type": "application/json"}
-        assert (await client.post("/v1/ask", content=just_fits, headers=headers)).status_code == 200
-        assert await rejected(client) == {"body_too_large": 2}
+async def test_large_bodies_are_refused_declared_or_chunked(client):
+    for content in (b" " * (LARGEST + 1), pieces(11)):
+        check(await client.post("/v1/ask", content=content), 413, "body_too_large")
+    just_fits = b'{"question": "a"}'.ljust(LARGEST)
+    headers = {"Content-Type": "application/json"}
+    assert (await client.post("/v1/ask", content=just_fits, headers=headers)).status_code == 200
+    assert await rejected(client) == {"body_too_large": 2}
 
 
 async def test_slow_bodies_are_refused():
@@ -224,9 +220,7 @@ async def test_a_question_that_could_not_be_read_fails_alone():
 
     service = Partly()
     async with running(service) as client:
-        asked = [
-            client.post("/v1/ask", json={"question": text}) for text in ("good", "bad", "fine")
-        ]
+        asked = [ask(client, text) for text in ("good", "bad", "fine")]
         responses = await asyncio.gather(*asked)
     assert [response.status_code for response in responses] == [200, 502, 200]
     check(responses[1], 502, "reader_failed")
@@ -238,9 +232,9 @@ async def test_a_question_that_could_not_be_read_fails_alone():
 async def test_too_slow_answers_end_with_504():
     gate = threading.Event()
     async with running(FakePipeline(gate=gate), timeout_s=0.05) as client:
-        check(await client.post("/v1/ask", json={"question": "a"}), 504, "timeout")
+        check(await ask(client), 504, "timeout")
         gate.set()
-        await until(lambda: len(client._transport.app.state.engine.batcher.queue) == 0)  # type: ignore[attr-defined]
+        await until(lambda: len(engine_of(client).batcher.queue) == 0)
         assert await rejected(client) == {"timeout": 1}
 
 
@@ -256,7 +250,7 @@ async def test_not_ready_while_loading():
         assert (await client.get("/healthz")).status_code == 200
         for response in (
             await client.get("/readyz"),
-            await client.post("/v1/ask", json={"question": "a"}),
+            await ask(client),
             await client.get("/v1/passages/x"),
         ):
             check(response, 503, "not_ready")
@@ -288,7 +282,7 @@ class TestKeys:
 
     async def test_a_key_is_needed_under_v1_only(self):
         async with running(api_keys=self.hashes) as client:
-            missing = await client.post("/v1/ask", json={"question": "a"})
+            missing = await ask(client)
             check(missing, 401, "unauthorized")
             assert missing.headers["www-authenticate"] == "Bearer"
             for path in ("/v1/passages/danube-1", "/v1/files/a", "/v1/anything"):
@@ -320,7 +314,7 @@ class TestKeys:
     async def test_accepted_or_refused(self, headers, key, caplog):
         caplog.set_level(logging.INFO, logger="serve.access")
         async with running(api_keys=self.hashes) as client:
-            reply = await client.post("/v1/ask", json={"question": "a"}, headers=headers)
+            reply = await ask(client, headers=headers)
         if key is None:
             check(reply, 401, "unauthorized")
         assert (reply.status_code == 200) == (key is not None)

@@ -165,7 +165,9 @@ class Provider:
     """An identity provider whose keys are `reply`; it waits while `hangs` is set."""
 
     def __init__(self) -> None:
-        self.reply, self.calls, self.answers = json.dumps(KEYS), 0, Event()
+        self.reply = json.dumps(KEYS)
+        self.calls = 0
+        self.answers = Event()
         self.answers.set()
 
 

@@ -14,6 +14,7 @@ from serve.app import create_app
 from serve.shelves import open_pipeline
 from tests.api.fakes import (
     FakePipeline,
+    ask,
     found,
     listening,
     posted,
@@ -59,7 +60,7 @@ async def test_an_outage_of_the_model_stops_neither_the_start_nor_the_search(
             assert (await client.get("/readyz")).status_code == 200
             question = "Where does the Danube rise?"
             assert len(await found(client, question)) == 1
-            asked = await client.post("/v1/ask", json={"question": question})
+            asked = await ask(client, question)
             assert refused(asked) == (502, "reader_failed")
 
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from rag.core.types import AnswerSet, FirstStage, Hit
 from serve.engine import hit_json
-from tests.api.fakes import PASSAGES, FakePipeline, posted, running
+from tests.api.fakes import PASSAGES, FakePipeline, ask, posted, running
 
 pytestmark = pytest.mark.anyio
 QUESTION = "Where does the Danube rise?"
@@ -78,7 +78,7 @@ async def test_health_and_readiness(client):
 
 async def test_metrics_tell_requests_stages_batches_and_the_index(client):
     for question in (QUESTION, "Who invented the telephone?"):
-        await client.post("/v1/ask", json={"question": question})
+        await ask(client, question)
     await client.get("/v1/passages/nothing")
     for path in ("/no/such/path", "/?q=a", "/static/app.js", "/v1/files/a/b.pdf"):
         await client.get(path)
@@ -127,7 +127,7 @@ async def test_request_ids_are_kept_if_valid_and_made_if_not(client):
 
 async def test_the_access_log_has_fields_and_no_question(client, caplog):
     caplog.set_level(logging.INFO, logger="serve.access")
-    await client.post("/v1/ask", json={"question": QUESTION}, headers={"X-Request-ID": "r1"})
+    await ask(client, QUESTION, headers={"X-Request-ID": "r1"})
     record = next(record for record in caplog.records if record.name == "serve.access")
     logged = (record.request_id, record.method, record.route, record.status)
     assert logged == ("r1", "POST", "/v1/ask", 200)

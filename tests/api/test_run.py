@@ -142,7 +142,8 @@ def test_what_a_killed_server_left_is_deleted(tmp_path, monkeypatch):
 
 def test_an_address_that_cannot_be_had_is_explained(tmp_path):
     with bind("127.0.0.1", 0) as taken:
-        port, index = taken.getsockname()[1], empty_index(tmp_path / "index")
+        port = taken.getsockname()[1]
+        index = empty_index(tmp_path / "index")
         message = rf"port {port} of '127\.0\.0\.1': Address already in use"
         with pytest.raises(ResourceError, match=message):
             run_server(settings(port=port, index=index))

@@ -27,7 +27,7 @@ from serve.app import create_app
 from serve.settings import ServeSettings
 from serve.together import fuse_by_rank
 from tests.api import fakes
-from tests.api.fakes import ADMIN, opened, posted, refused, running, settings, until
+from tests.api.fakes import ADMIN, engine_of, opened, posted, refused, running, settings, until
 from tests.support.messages import refusal
 
 pytestmark = pytest.mark.anyio
@@ -170,7 +170,7 @@ async def test_a_broken_shelf_is_named_and_the_others_are_served(folder: Path) -
         assert (await ask(client, "river"))["unavailable"] == ["Elbe"]
         assert await answered(client, "Rhine", "Elbe") == (503, "shelf_unavailable")
         build(folder, "Elbe")
-        await until(lambda: client._transport.app.state.engine.shelves["Elbe"].fault == "")  # type: ignore[attr-defined]
+        await until(lambda: engine_of(client).shelves["Elbe"].fault == "")
         assert await found(client, "river", shelf="Elbe") == [("Elbe", "Elbe-0")]
 
 

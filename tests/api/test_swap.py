@@ -13,7 +13,7 @@ from rag.core.errors import ArtifactError
 from serve.app import create_app
 from serve.settings import ServeSettings
 from serve.shelves import open_pipeline
-from tests.api.fakes import FakeIndex, FakePipeline, running, settings, until
+from tests.api.fakes import FakeIndex, FakePipeline, ask, running, settings, until
 from tests.support.files import index_files
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +46,7 @@ async def test_a_swap_under_load_loses_nothing_and_uses_no_closed_index():
 
         async def ask_on() -> None:
             while not is_over:
-                response = await client.post("/v1/ask", json={"question": "a"})
+                response = await ask(client)
                 assert response.status_code == 200, response.text
                 versions.append(response.json()["index_version"])
 
@@ -72,7 +72,7 @@ async def test_a_replaced_index_is_closed_with_the_last_request_that_uses_it():
     app = create_app(settings(), open_pipeline=opener)
     async with running(app=app) as client:
         pipeline = app.state.engine.shelves[""].pipeline
-        asked = asyncio.create_task(client.post("/v1/ask", json={"question": "a"}))
+        asked = asyncio.create_task(ask(client))
         await until(pipeline.started.is_set)
         await app.state.engine.reload()
         assert opener.indexes[0].n_closed == 0

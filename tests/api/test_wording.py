@@ -61,7 +61,8 @@ def test_the_page_presents_an_answer_in_the_same_words() -> None:
 
 
 def test_the_page_has_all_words_in_each_language() -> None:
-    english, german = table_of("en"), table_of("de")
+    english = table_of("en")
+    german = table_of("de")
     assert english.keys() == german.keys()
     for name, words in english.items():
         assert sorted(PLACES.findall(words)) == sorted(PLACES.findall(german[name])), name

@@ -15,7 +15,8 @@ class Page:
     """One open page."""
 
     def __init__(self, driver: Any, url: str) -> None:
-        self.driver, self.url = driver, url
+        self.driver = driver
+        self.url = url
 
     def open(self, path: str = "/") -> Page:
         self.driver.get(self.url + path)

@@ -102,7 +102,8 @@ def test_with_a_key_files_are_added_and_opened(driver, page_at, corpus, tmp_path
         assert not page.is_visible("#upload")  # there is no key yet
         page.all("#key")[0].send_keys("admin")
         assert page.is_visible("#upload")
-        added, empty = tmp_path / "zoo.md", tmp_path / "empty.md"
+        added = tmp_path / "zoo.md"
+        empty = tmp_path / "empty.md"
         added.write_text("# Zoo\n\nThe giraffe is tall.\n")
         empty.write_text("")
         page.all("#upload-files")[0].send_keys(f"{added}")

@@ -185,7 +185,7 @@ def test_folders_of_sentence_transformers_own_late_interaction_make_its_vectors(
 def test_what_decides_the_vectors_is_part_of_the_identity(tmp_path: Path, tiny: Any) -> None:
     tiny.late_interaction(tmp_path / "one")
     one = BiEncoder.load(tmp_path / "one").identity
-    path = tmp_path / "one" / "2_Mask" / "config.json"
+    path = tmp_path / "one" / "2_MultiVectorMask" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"skiplist_words": []}))
     other = BiEncoder.load(tmp_path / "one").identity
     assert one.differences(other)[0].startswith("interaction: ")

@@ -81,7 +81,8 @@ def train(
         0 if world is None else world.rank
     )  # all begin with the weights of the main process
     layers = torch.nn.Linear(4, width), torch.nn.Dropout(0.2), torch.nn.Linear(width, 1)
-    model, clock = torch.nn.Sequential(*layers).to(device), Clock()
+    model = torch.nn.Sequential(*layers).to(device)
+    clock = Clock()
     hooks = Momentum(model)
 
     def loss(batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:

@@ -24,7 +24,8 @@ from tests.support.hashing import HashEncoder, content
 from tests.support.messages import refusal
 from tests.support.processes import with_packages
 
-SHARD_ROWS, PASSAGES = 50, 700
+SHARD_ROWS = 50
+PASSAGES = 700
 SETTINGS = BuildSettings(index_type="ivf", shard_rows=SHARD_ROWS, probes=16, threads=1)
 
 
@@ -80,7 +81,8 @@ def test_kill_anywhere_then_rerun_gives_the_same_bytes(
     tmp_path: Path, undisturbed: tuple[dict[str, str], float], attempt: int
 ) -> None:
     expected, duration_s = undisturbed
-    place, trace = tmp_path / "i", tmp_path / "trace"
+    place = tmp_path / "i"
+    trace = tmp_path / "trace"
     process = start(place, trace)
     time.sleep(random.Random(attempt).uniform(0.0, duration_s))
     process.kill()
@@ -104,7 +106,8 @@ def test_a_full_disk_is_said_and_leaves_nothing_that_looks_complete(
     monkeypatch: pytest.MonkeyPatch,
     full_at: int,
 ) -> None:
-    writes, original = 0, arrays.atomic_path
+    writes = 0
+    original = arrays.atomic_path
 
     @contextmanager
     def full(path: Path) -> Iterator[Path]:

@@ -50,6 +50,7 @@ def test_two_processes_are_one(world: dict[str, Any], tmp_path: Path) -> None:
     still = {"shared": False, "dropout": 0.0, "max_steps": 4}
     _config(world, tmp_path / "one", **still).train_model()
     run_world(2, tmp_path / "ranks", _train, _config(world, tmp_path / "two", **still))
-    one, two = _losses(tmp_path / "one"), _losses(tmp_path / "two")
+    one = _losses(tmp_path / "one")
+    two = _losses(tmp_path / "two")
     assert one.keys() == two.keys()
     assert list(two.values()) == pytest.approx(list(one.values()), rel=1e-3)

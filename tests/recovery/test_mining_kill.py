@@ -33,7 +33,8 @@ def _mine(index: Path, questions: Path, out: Path) -> None:
     ids=["between blocks", "before a block counts"],
 )
 def test_killed_runs_end_in_equal_bytes(tmp_path: Path, owner: Any, name: str) -> None:
-    index, questions = tmp_path / "index", tmp_path / "questions.jsonl"
+    index = tmp_path / "index"
+    questions = tmp_path / "questions.jsonl"
     passages = [
         Passage(f"p{n}", f"Title {n % 7}", f"word{n} river {n % 5} town {n}") for n in range(60)
     ]
@@ -49,7 +50,8 @@ def test_killed_runs_end_in_equal_bytes(tmp_path: Path, owner: Any, name: str) -
     write_json_lines(questions, rows)
     _mine(index, questions, tmp_path / "whole.json")
 
-    out, work = tmp_path / "out.json", tmp_path / "out.json.mining"
+    out = tmp_path / "out.json"
+    work = tmp_path / "out.json.mining"
     killed_at(owner, name, 3, _mine, index, questions, out)
     assert not out.exists()
     assert list(work.glob("block-*.counts.json"))

@@ -27,7 +27,8 @@ from tests.support.hashing import HashEncoder
 from tests.support.processes import with_packages
 
 WORDS = "river mountain vienna danube tulip graph vector index lake forest city bridge".split()  # noqa: SIM905
-_START, _IDS = 60, 90
+_START = 60
+_IDS = 90
 
 
 def settings(retriever: str) -> BuildSettings:
@@ -117,9 +118,11 @@ def kill_and_go_on(
     Raises:
         AssertionError: it is neither, or the last one differs from an index built at once.
     """
-    made, draw = steps(seed, updates), random.Random(seed)
+    made = steps(seed, updates)
+    draw = random.Random(seed)
     build(place / "index", made[0][0], retriever)
-    at, cut_short = 1, list[int]()
+    at = 1
+    cut_short = list[int]()
     while at <= updates:
         target = min(updates, at + draw.randint(0, max(2 * updates // max(kills, 1) - 1, 0)))
         killed = _run(
@@ -156,7 +159,8 @@ def _run(
         env=with_packages(),
         text=True,
     )
-    took_s, began = 0.2, time.monotonic()
+    took_s = 0.2
+    began = time.monotonic()
     for line in process.stdout:
         working = int(line)
         if target is not None and working >= target:
@@ -167,7 +171,8 @@ def _run(
                 process.wait()
                 return int(later[-1]) if later else working
             target = working + 1
-        took_s, began = max(time.monotonic() - began, 0.02), time.monotonic()
+        took_s = max(time.monotonic() - began, 0.02)
+        began = time.monotonic()
     assert process.wait() == 0
     return None
 

@@ -72,42 +72,54 @@ def same(found: list[list[Hit]], expected: list[list[Hit]], decimals: int) -> bo
     return rounded[0] == rounded[1]
 
 
-def test_a_filter_selects_what_its_conditions_say(index: Index) -> None:
-    passages = corpus()
-    cases: list[tuple[dict[str, Any], Callable[[Passage, dict[str, Any]], bool]]] = [
-        ({"path": "guide/*"}, lambda p, _: "guide" in str(p.location)),
-        ({"path": "guide/setup/"}, lambda p, _: "setup" in str(p.location)),
-        (
-            {"path": ["notes/file1?9.md", "*/file3.md"]},
-            lambda p, _: (
-                p.id[:-2] in ("doc3", "doc109", "doc119", "doc129", "doc139", "doc149")
-                and (p.id[3:4] == "3" or "notes" in str(p.location))
-            ),
-        ),
-        (
-            {"document": ["doc7", "doc30-1"]},
-            lambda p, _: p.id.startswith("doc7-"),
-        ),
-        ({"year": 2003}, lambda _, fields: fields["year"] == 2003),
-        ({"year": {"gte": 2002, "lt": 2004.5}}, lambda _, fields: 2002 <= fields["year"] < 2004.5),
-        ({"tags": "odd"}, lambda _, fields: "odd" in fields["tags"]),
-        ({"tags": ["odd", "x"], "year": [2001, 2002]}, lambda _, fields: fields["year"] == 2001),
-        ({"year": "2003"}, lambda _, fields: fields["year"] == 2003),
-    ]
-    for given, fits in cases:
-        chosen = index.select(parse_filter(given) or ())
-        expected = [row for row, p in enumerate(passages) if fits(p, dict(p.metadata))]
-        assert chosen.rows.tolist() == expected, given
+Fits = Callable[[Passage, dict[str, Any]], bool]
+FILE_3 = "doc3"
+FILES_1_9 = ("doc109", "doc119", "doc129", "doc139", "doc149")
+# name: a filter, and whether it selects a passage with these fields.
+FILTERS: dict[str, tuple[dict[str, Any], Fits]] = {
+    "pattern": ({"path": "guide/*"}, lambda p, _: "guide" in str(p.location)),
+    "folder": ({"path": "guide/setup/"}, lambda p, _: "setup" in str(p.location)),
+    "patterns": (
+        {"path": ["notes/file1?9.md", "*/file3.md"]},
+        lambda p, _: p.id[:-2] in (FILE_3, *FILES_1_9),
+    ),
+    "documents": ({"document": ["doc7", "doc30-1"]}, lambda p, _: p.id.startswith("doc7-")),
+    "number": ({"year": 2003}, lambda _, fields: fields["year"] == 2003),
+    "digits": ({"year": "2003"}, lambda _, fields: fields["year"] == 2003),
+    "bounds": (
+        {"year": {"gte": 2002, "lt": 2004.5}},
+        lambda _, fields: 2002 <= fields["year"] < 2004.5,
+    ),
+    "tag": ({"tags": "odd"}, lambda _, fields: "odd" in fields["tags"]),
+    "two fields": (
+        {"tags": ["odd", "x"], "year": [2001, 2002]},
+        lambda _, fields: fields["year"] == 2001,
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "fits"), FILTERS.values(), ids=FILTERS)
+def test_a_filter_selects_what_its_conditions_say(
+    index: Index, given: dict[str, Any], fits: Fits
+) -> None:
+    expected = [row for row, p in enumerate(corpus()) if fits(p, dict(p.metadata))]
+    assert index.select(parse_filter(given) or ()).rows.tolist() == expected
+
+
+def test_no_filter_is_none_and_equal_filters_alone_share_a_selection() -> None:
     assert parse_filter(()) is parse_filter({}) is None
-    assert parse_filter({"year": 1}) != parse_filter(
-        {"year": True}
-    )  # one selection each in the cache
+    assert parse_filter({"year": 1}) != parse_filter({"year": True})
+
+
+def test_an_index_of_files_lists_folders_and_neighbours(index: Index) -> None:
+    passages = corpus()
     assert index.passages[5] == passages[5]
     assert index.folders() == ["guide/", "guide/setup/", "notes/"]
-    assert index.around("doc7-0", 2) == (
-        [],
-        passages[29:31],
-    )  # those of other documents are left out
+    # Those of other documents are left out.
+    assert index.around("doc7-0", 2) == ([], passages[29:31])
+
+
+def test_fields_that_are_not_there_or_cannot_be_compared_are_named(index: Index) -> None:
     with refusal(FilterError):
         index.select(parse_filter({"yaer": 2003}) or ())
     with refusal(FilterError):

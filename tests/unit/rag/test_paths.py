@@ -53,7 +53,8 @@ def test_an_answer_shows_how_it_follows(index):
 
 
 def test_retrieve_writes_paths(index, tmp_path):
-    questions, out = tmp_path / "q.jsonl", tmp_path / "paths.jsonl"
+    questions = tmp_path / "q.jsonl"
+    out = tmp_path / "paths.jsonl"
     questions.write_text(json.dumps({"id": "q1", "question": ASKED}) + "\n")
     call = ("retrieve", "-i", index, "-q", questions, "-o", out, "--top-k", 2)
     run_successfully(*call, "--retriever", "multihop:beam=3")

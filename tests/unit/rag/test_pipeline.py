@@ -15,8 +15,7 @@ from rag.core.errors import ConfigError, DataError, QuestionError
 from rag.core.types import Hit, Passage
 from rag.data.corpus import passages_of
 from rag.pipeline import Pipeline
-from retrievers.protocols import Retriever
-from tests.pipeline_parts import LastWordsReader, Store
+from tests.pipeline_parts import LastWordsReader, MadeRetriever, Store
 from tests.support.messages import refusal
 from tests.support.verifying import WordVerifier
 
@@ -26,16 +25,15 @@ PASSAGES = [
 ]
 
 
-class _Retriever(Retriever):
-    def search(self, questions: Sequence[str], top_k: int, **_: Any) -> list[list[Hit]]:
-        hits = [Hit(1, "rhine", 2.0), Hit(0, "danube", 1.0)]
-        return [hits[:top_k] if "nothing" not in question else [] for question in questions]
+def search(questions: Sequence[str], top_k: int) -> list[list[Hit]]:
+    hits = [Hit(1, "rhine", 2.0), Hit(0, "danube", 1.0)]
+    return [hits[:top_k] if "nothing" not in question else [] for question in questions]
 
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Pipeline:
     index: Any = SimpleNamespace(passages=Store(PASSAGES), version="v1", directory=tmp_path)
-    return Pipeline(index, _Retriever(), LastWordsReader())
+    return Pipeline(index, MadeRetriever(search), LastWordsReader())
 
 
 def test_one_question_gives_one_answer_set_with_exact_evidence(pipeline: Pipeline) -> None:

@@ -16,39 +16,22 @@ from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
 from rag.core.types import Answer, AnswerSet, Hit, Query
 from rag.pipeline import Pipeline
 from readers.protocols import Reader, ReadRequest
-from retrievers.protocols import Retriever
+from tests.pipeline_parts import MadeRetriever
 from tests.support.messages import refusal
 
 TEXTS = ["the danube rises in the black forest", "who wrote the river", "in the title text"]
 
 
-class _RetrieverOfMine(Retriever):
-    """A researcher's own search: every passage, in the order of the index."""
-
-    def __init__(self, ids: Sequence[str]) -> None:
-        self.ids = ids
-
-    def search(self, questions: Sequence[str], top_k: int, **_: Any) -> list[list[Hit]]:
-        return [
-            [Hit(row, name, -row) for row, name in enumerate(self.ids)][:top_k] for _ in questions
-        ]
-
-
-class _WrongRetriever(_RetrieverOfMine):
-    """A researcher's own search with a mistake in it."""
-
-    def __init__(self, ids: Sequence[str], mistake: Callable[[list[list[Hit]]], Any]) -> None:
-        super().__init__(ids)
-        self.mistake = mistake
-
-    def search(self, questions: Sequence[str], top_k: int, **_: Any) -> list[list[Hit]]:
-        return list(self.mistake(super().search(questions, top_k)))
+def everything(questions: Sequence[str], top_k: int) -> list[list[Hit]]:
+    """Every passage for each question, in the order of the index."""
+    return [[Hit(row, str(row), -row) for row in range(len(TEXTS))][:top_k] for _ in questions]
 
 
 class _EncoderOfMine:
     """A researcher's own encoder: letters of a text, counted."""
 
-    dim, identity = 26, EncoderIdentity("mine", "0" * 64, dim=26)
+    dim = 26
+    identity = EncoderIdentity("mine", "0" * 64, dim=26)
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Any:
         counts = [[text.count(chr(97 + n)) for n in range(26)] for text in texts]
@@ -59,14 +42,13 @@ class _EncoderOfMine:
 
 
 def test_own_objects_that_meet_a_protocol_are_taken(tmp_path: Path) -> None:
-    encoder, reader = _EncoderOfMine(), _CountingReader()
+    encoder = _EncoderOfMine()
+    reader = _CountingReader()
     with Pipeline.from_texts(TEXTS, out=tmp_path / "i", encoder=encoder, reader=reader) as pipeline:
         assert pipeline.retrieve("title title text", 1)[0][1].text == TEXTS[2]
-        ids = [hit.passage_id for hit, _ in pipeline.retrieve("x", 3)]
-    with Pipeline.open(
-        tmp_path / "i", retriever=_RetrieverOfMine(sorted(ids)), reader=reader
-    ) as own:
-        assert [hit.passage_id for hit, _ in own.retrieve("x", 3)] == sorted(ids)
+    mine = MadeRetriever(everything)
+    with Pipeline.open(tmp_path / "i", retriever=mine, reader=reader) as own:
+        assert [hit.passage_id for hit, _ in own.retrieve("x", 3)] == ["0", "1", "2"]
         assert own.ask("who wrote it").answers[0].text == "who"
     with Pipeline.open(
         tmp_path / "i", retriever="dense", index_encoder=encoder, reader=False
@@ -99,13 +81,19 @@ MISTAKES = {
 }
 
 
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("models") / "index"
+    Pipeline.from_texts(TEXTS, out=place, retriever="bm25", reader=False).close()
+    return place
+
+
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
 def test_mistakes_of_ones_own_retriever_are_named(
-    tmp_path: Path, mistake: Callable[[Any], Any]
+    index: Path, mistake: Callable[[Any], Any]
 ) -> None:
-    Pipeline.from_texts(TEXTS, out=tmp_path / "i", retriever="bm25", reader=False).close()
-    mine = _WrongRetriever(["0", "1", "2"], mistake)
-    with Pipeline.open(tmp_path / "i", retriever=mine, reader=_CountingReader()) as pipeline:
+    mine = MadeRetriever(lambda questions, top_k: mistake(everything(questions, top_k)))
+    with Pipeline.open(index, retriever=mine, reader=_CountingReader()) as pipeline:
         for call in (pipeline.retrieve_many, pipeline.ask_many):
             with refusal(RetrievalError):
                 call(["who?", "when?"])
@@ -129,7 +117,8 @@ class _CountingReader(Reader):
     name = "counting"
 
     def __init__(self) -> None:
-        self.running, self.most = 0, 0
+        self.running = 0
+        self.most = 0
 
     def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
         self.running += 1

@@ -4,7 +4,6 @@ outside.
 
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -25,6 +24,7 @@ from rag.policies import (
 from readers.llm.prompt import Completion
 from readers.protocols import Reader, ReadRequest
 from tests.pipeline_parts import LastWordsReader
+from tests.support.completing import MadeModel
 from tests.support.messages import refusal
 
 TEXTS = {
@@ -79,7 +79,8 @@ def test_all_questions_search_and_read_together() -> None:
     assert isinstance(policy.step(State("Who wrote Hello?")), Search)
 
 
-BEFORE, AFTER = "Who wrote Frankenstein?", "When was it published?"
+BEFORE = "Who wrote Frankenstein?"
+AFTER = "When was it published?"
 
 
 def test_a_follow_up_is_searched_for_with_the_question_before_it_and_read_alone() -> None:
@@ -95,24 +96,17 @@ def test_a_follow_up_is_searched_for_with_the_question_before_it_and_read_alone(
     assert (answer.question, answer.answers[0].text) == (AFTER, "1818")
 
 
-class Model:
+class Model(MadeModel):
     """Replies from a list; its window holds so many passages."""
 
-    name, is_remote, takes_schemas = "stub", False, False
-
     def __init__(self, *replies: str | ReaderError, window: int = 99) -> None:
+        super().__init__(self._next)
         self.replies = list(replies)
         self.window = window
         self.shown = list[str]()
 
-    def complete(
-        self,
-        messages: Sequence[dict[str, str]],
-        max_tokens: int,
-        schema: Any = None,
-        on_text: Any = None,
-    ) -> Completion:
-        self.shown.append(messages[-1]["content"])
+    def _next(self, content: str) -> Completion:
+        self.shown.append(content)
         reply = self.replies.pop(0)
         if isinstance(reply, ReaderError):
             raise reply
@@ -123,7 +117,8 @@ class Model:
 
 
 def test_a_language_model_asks_for_another_search() -> None:
-    world, model = World(), Model("SEARCH: capital of Germany", "ENOUGH")
+    world = World()
+    model = Model("SEARCH: capital of Germany", "ENOUGH")
     [outcome] = run(SearchAgain(model), [ASKED], world)
     assert (outcome.shown.answers[0].text, outcome.shown.question) == ("Berlin", ASKED)
     assert world.searched == [[ASKED], ["capital of Germany"]]
@@ -204,15 +199,12 @@ def test_a_question_that_cannot_be_read_does_not_end_its_batch() -> None:
 def test_a_model_elsewhere_is_asked_about_several_questions_at_a_time() -> None:
     barrier = threading.Barrier(2, timeout=10)
 
-    class Remote(Model):
-        def complete(
-            self, messages: Sequence[dict[str, str]], max_tokens: int, schema: Any = None
-        ) -> Completion:
-            barrier.wait()
-            return Completion("ENOUGH")
+    def reply(content: str) -> Completion:
+        barrier.wait()
+        return Completion("ENOUGH")
 
     world = World()
-    run(SearchAgain(Remote(), max_concurrent=2), [ASKED, "Capital of Germany?"], world)
+    run(SearchAgain(MadeModel(reply), max_concurrent=2), [ASKED, "Capital of Germany?"], world)
     assert len(world.read_calls) == 1
 
 

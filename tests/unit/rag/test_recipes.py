@@ -20,7 +20,8 @@ def test_recipes_exist_and_know_their_name(name: str) -> None:
 
 
 def test_a_wrong_name_and_a_test_set_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    examples, judged = tmp_path / "t.json", tmp_path / "nq-test.json"
+    examples = tmp_path / "t.json"
+    judged = tmp_path / "nq-test.json"
     for path in (examples, judged):
         path.touch()
     with refusal(ConfigError):

@@ -306,7 +306,8 @@ def test_the_kind_follows_what_stands_in_the_passage(text: str, kinds: list[str]
 
 def test_requests_begin_alike_so_that_a_server_computes_the_beginning_once() -> None:
     first, second = passages_of(NAMES)[:2]
-    one, other = draft_messages([first], "fact"), draft_messages([second], "step")
+    one = draft_messages([first], "fact")
+    other = draft_messages([second], "step")
     assert one[:-1] == other[:-1]
     both = draft_messages([first, second], "comparison")[-1]["content"]
     assert both.index(first.text) < both.index(second.text) < both.index("Ask for")

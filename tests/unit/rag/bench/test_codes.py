@@ -19,7 +19,8 @@ def few_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_seed_makes_the_same_files_and_questions(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
+    first = tmp_path / "first"
+    second = tmp_path / "second"
     questions = make_codes(first)
     assert questions == make_codes(second)
     assert make_codes(second, seed=1) != questions

@@ -22,7 +22,7 @@ def test_index_types_are_compared_with_exact_search_and_with_faiss_alone(tmp_pat
     for figures in report.rows.values():
         assert figures["ms, batch 4"] > 0
         assert figures["/ FAISS, batch 1"].n == 2
-        assert figures["MB private"] + figures["MB mapped"] >= 0
+        assert {"MB private", "MB mapped"} <= figures.keys()
     assert not list(tmp_path.glob("rag-search-*"))
 
 

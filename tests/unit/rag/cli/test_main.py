@@ -162,7 +162,8 @@ def test_an_error_of_the_system_is_named(
 
 
 def test_a_changed_folder_is_named_in_a_few_words(tmp_path: Path) -> None:
-    files, index = tmp_path / "files", tmp_path / "index"
+    files = tmp_path / "files"
+    index = tmp_path / "index"
     files.mkdir()
     for number in range(20):
         (files / f"{number}.txt").write_text(f"Text {number}.")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rag.core.errors import DataError
-from rag.core.types import Claim, GoldSentence
+from rag.core.types import GoldSentence
 from rag.data.claims import fever_title, plain_title, read_claims, sentences_of_file, why_not_judged
 from rag.data.files.rows import write_json_lines
 from tests.support.messages import refusal
@@ -186,7 +186,3 @@ def test_questions_and_what_hangs_on_a_sentence_before(
 ) -> None:
     assert bool(why_not_judged(text)) == is_question
     assert bool(why_not_judged(text, in_text=True)) == (is_question or hangs)
-
-
-def test_a_claim_without_anything_else() -> None:
-    assert Claim("1", "Ulm is old.") == Claim("1", "Ulm is old.", None, (), (), {})

@@ -15,6 +15,7 @@ import zstandard
 from rag.core.errors import ConfigError, DataError, RagError
 from rag.data.corpus import read_documents
 from rag.data.records import CorpusOptions, Document, ReadReport
+from tests.support.files import write_files
 from tests.support.messages import refusal
 
 ANY_SHARE = CorpusOptions(max_bad_share=1.0)
@@ -28,9 +29,7 @@ def jsonl(records: Any) -> bytes:
 
 
 def write(path: Path, data: bytes | str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data.encode() if isinstance(data, str) else data)
-    return path
+    return write_files(path.parent, {path.name: data}) / path.name
 
 
 def read(path: Path, data: bytes | str | None = None, **options: Any) -> list[Document]:
@@ -230,9 +229,12 @@ def test_parquet(tmp_path: Path) -> None:
 
 
 def test_beir_folder(tmp_path: Path) -> None:
-    write(tmp_path / "corpus.jsonl", '{"_id": "a", "title": "T", "text": "x", "metadata": {}}')
-    write(tmp_path / "queries.jsonl", '{"_id": "q", "text": "question"}')
-    write(tmp_path / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore\nq\ta\t1\n")
+    files = {
+        "corpus.jsonl": '{"_id": "a", "title": "T", "text": "x", "metadata": {}}',
+        "queries.jsonl": '{"_id": "q", "text": "question"}',
+        "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq\ta\t1\n",
+    }
+    write_files(tmp_path, files)
     assert list(read_documents(tmp_path)) == [Document("a", "T", "x")]
     with refusal(DataError):
         list(read_documents(tmp_path / "qrels", format="parquet"))

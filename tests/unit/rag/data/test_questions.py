@@ -8,6 +8,7 @@ from rag.core.errors import DataError
 from rag.core.types import Question
 from rag.data.corpus import read_documents
 from rag.data.questions import question_files, read_questions
+from tests.support.files import write_files
 from tests.support.messages import refusal
 
 CONTEXT = {"title": "T", "text": "x", "score": 1000, "title_score": 0}
@@ -181,13 +182,10 @@ def test_mistakes_are_named_with_their_place(tmp_path: Path, name: str, data: by
 
 
 def beir(folder: Path, **splits: str) -> Path:
-    (folder / "qrels").mkdir(parents=True, exist_ok=True)
-    (folder / "queries.jsonl").write_text(
-        '{"_id": "b1", "text": "Q?"}\n{"_id": "b2", "text": "R?"}\n'
-    )
+    files = {"queries.jsonl": '{"_id": "b1", "text": "Q?"}\n{"_id": "b2", "text": "R?"}\n'}
     for name, lines in splits.items():
-        (folder / "qrels" / f"{name}.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
-    return folder
+        files[f"qrels/{name}.tsv"] = f"query-id\tcorpus-id\tscore\n{lines}"
+    return write_files(folder, files)
 
 
 def test_a_beir_folder_says_which_passages_are_relevant(tmp_path: Path) -> None:

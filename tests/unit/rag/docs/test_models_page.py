@@ -1,6 +1,5 @@
 """Every row of the page Models, tried on a tiny folder of that model's layout."""
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -29,8 +28,8 @@ from tests.published import (
     published_seq2seq,
     published_t5_encoder,
 )
+from tests.support.files import change_json, write_json, write_modules
 from tests.tiny_causal import causal_folder
-from tests.unit.retrievers.encoders.test_encoder_settings import write
 from tests.unit.retrievers.encoders.test_head import two_dense
 from tests.unit.retrievers.encoders.test_states import options_in
 from tests.unit.retrievers.encoders.test_static import WORDS, as_model2vec, tokenizer
@@ -42,13 +41,8 @@ TINY = TinyModels()
 def sentence_transformer(folder: Path, *kinds: str, pooling: str = "mean") -> str:
     """A folder of sentence-transformers with these modules behind the pooling."""
     TINY.bert(folder)
-    names = ("Transformer", "Pooling", *kinds)
-    modules = [
-        {"path": f"{n}_{kind}" if n else "", "type": f"sentence_transformers.models.{kind}"}
-        for n, kind in enumerate(names)
-    ]
-    write(folder / "modules.json", modules)
-    write(folder / "1_Pooling" / "config.json", {"pooling_mode": pooling})
+    write_modules(folder, "Transformer", "Pooling", *kinds)
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": pooling})
     return str(folder)
 
 
@@ -67,10 +61,8 @@ def dense(folder: Path) -> str:
 
 def of_t5(folder: Path) -> str:
     published_t5_encoder(folder)
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
-    kinds = [{"path": path, "type": f"sentence_transformers.models.{k}"} for path, k in modules]
-    write(folder / "modules.json", kinds)
-    write(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
+    write_modules(folder, "Transformer", "Pooling", "Normalize")
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
     return str(folder)
 
 
@@ -101,8 +93,7 @@ def plain(**config: Any) -> Maker:
 
     def make(folder: Path) -> str:
         TINY.bert(folder)
-        stated = json.loads((folder / "config.json").read_text())
-        write(folder / "config.json", {**stated, **config})
+        change_json(folder / "config.json", **config)
         return str(folder)
 
     return make
@@ -130,23 +121,20 @@ def dpr_reader(folder: Path) -> str:
 
 
 def splade(folder: Path) -> str:
-    sentence_transformer(folder)
-    kinds = ("MLMTransformer", "SpladePooling")
-    modules = [{"path": "", "type": f"sentence_transformers.models.{kind}"} for kind in kinds]
-    write(folder / "modules.json", modules)
+    TINY.bert(folder)
+    write_modules(folder, "MLMTransformer", "SpladePooling")
     return str(folder)
 
 
 def chat_cross_encoder(folder: Path) -> str:
     published("bert-base-uncased", "ModelForSequenceClassification")(folder)
-    write(folder / "sentence_bert_config.json", {"modality_config": {"message": {}}})
+    write_json(folder / "sentence_bert_config.json", {"modality_config": {"message": {}}})
     return str(folder)
 
 
 def fid(folder: Path) -> str:
     published_seq2seq(folder, "t5-small")
-    stated = json.loads((folder / "config.json").read_text())
-    write(folder / "config.json", {**stated, "architectures": ["FiDT5"]})
+    change_json(folder / "config.json", architectures=["FiDT5"])
     return str(folder)
 
 

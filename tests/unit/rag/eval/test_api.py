@@ -15,6 +15,7 @@ from readers.protocols import ReadRequest
 from retrievers.protocols import Retriever
 from tests.commands import run_command, run_successfully
 from tests.pipeline_parts import LastWordsReader
+from tests.support.files import write_files
 from tests.support.messages import refusal
 from tests.support.reading import MadeReader
 
@@ -120,19 +121,19 @@ def test_pipelines_and_own_retrievers_are_evaluated(index: Path, tmp_path: Path)
 @pytest.fixture
 def beir(tmp_path: Path) -> Path:
     """A BEIR folder of documents that are longer than a passage."""
-    folder = tmp_path / "beir"
-    (folder / "qrels").mkdir(parents=True)
     filler = " ".join(f"word{number}" for number in range(150))
     documents = [
         f'{{"_id": "d{n}", "title": "{t}", "text": "{filler} {text}"}}'
         for n, (t, text) in enumerate(TEXTS.items())
     ]
-    (folder / "corpus.jsonl").write_text("\n".join(documents))
     lines = [f'{{"_id": "{q.id}", "text": "{q.text}"}}' for q in QUESTIONS]
-    (folder / "queries.jsonl").write_text("\n".join(lines))
     judged = [f"q{n}\td{n}\t1" for n in range(len(QUESTIONS))]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]))
-    return folder
+    files = {
+        "corpus.jsonl": documents,
+        "queries.jsonl": lines,
+        "qrels/test.tsv": ["query-id\tcorpus-id\tscore", *judged],
+    }
+    return write_files(tmp_path / "beir", {name: "\n".join(it) for name, it in files.items()})
 
 
 def test_a_beir_folder_that_was_split_is_judged_by_document(beir: Path, tmp_path: Path) -> None:

@@ -99,7 +99,10 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny: TinyModels, tiny_bert:
 
 def test_losses_and_gradients_are_the_sums_over_passages_and_spans() -> None:
     draw = np.random.default_rng(3)
-    questions, passages, tokens, width = 3, 4, 6, 3
+    questions = 3
+    passages = 4
+    tokens = 6
+    width = 3
     vectors = torch.from_numpy(draw.normal(size=(questions, 5))).requires_grad_()
     fixed = torch.from_numpy(draw.normal(size=(questions, passages, 5)))
     start, end = (
@@ -126,7 +129,8 @@ def test_losses_and_gradients_are_the_sums_over_passages_and_spans() -> None:
         z = torch.stack(scores).exp()
         hit = torch.stack([z[p] for p in range(len(scores)) if answered[b, p]])
         total = total - (hit.sum() / z.sum()).log() / 2
-        every, good = [], []
+        every = []
+        good = []
         for p, score in enumerate(scores):
             for s in range(tokens):
                 for w in range(width):

@@ -61,14 +61,16 @@ def warm_reader(folder: Path) -> Any:
     retriever.
     """
     torch.manual_seed(0)
-    reader, draw = MaskedReader.load(folder, max_tokens=60, dropout=0.0), np.random.default_rng(0)
+    reader = MaskedReader.load(folder, max_tokens=60, dropout=0.0)
+    draw = np.random.default_rng(0)
     optimizer = torch.optim.AdamW(reader.parameters(), lr=3e-3)
 
     def ids(text: str) -> Any:
         return np.array(reader.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     for _ in range(60):
-        masked, listed = [], []
+        masked = []
+        listed = []
         for name in draw.choice(NAMES, 24).tolist():
             code = draw_code(draw)
             tokens = ids(f"Who wrote {code} in [MASK] rises?")

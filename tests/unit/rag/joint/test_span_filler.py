@@ -23,7 +23,8 @@ from tests.unit.retrievers.training.test_ict import write_corpus
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, tiny: TinyModels) -> Path:
     """A reader that has learnt to copy a name that stands in both sentences of a passage."""
-    place, draw = tmp_path_factory.mktemp("filler"), np.random.default_rng(3)
+    place = tmp_path_factory.mktemp("filler")
+    draw = np.random.default_rng(3)
     tiny.bert(place / "bert", seed=5, max_position_embeddings=128)
     texts = []
     for name, other in zip(draw.choice(NAMES, 240), draw.choice(NAMES, 240), strict=True):

@@ -56,7 +56,8 @@ def plain_overlap(predicted: list[Any], expected: list[Any]) -> tuple[float, flo
     same = sum(min(predicted.count(it), expected.count(it)) for it in {*predicted})
     if not same:
         return 0.0, 0.0, 0.0
-    precision, recall = 1.0 * same / len(predicted), 1.0 * same / len(expected)
+    precision = 1.0 * same / len(predicted)
+    recall = 1.0 * same / len(expected)
     return precision, recall, (2 * precision * recall) / (precision + recall)
 
 
@@ -99,13 +100,15 @@ def test_hotpot_equals_a_plain_implementation(
 ) -> None:
     parts: dict[str, tuple[float, ...]] = {}
     if predicted is not None:
-        given_text, gold_text = plain_normalize(predicted), plain_normalize(answer)
+        given_text = plain_normalize(predicted)
+        gold_text = plain_normalize(answer)
         closed = given_text != gold_text and {given_text, gold_text} & {"yes", "no", "noanswer"}
         given_words = [] if closed else given_text.split()
         same = float(given_text == gold_text)
         parts[""] = (same, *plain_overlap(given_words, gold_text.split()))
     if support is not None:
-        found, gold = {*support}, {*gold_facts}
+        found = {*support}
+        gold = {*gold_facts}
         parts["sp_"] = (float(found == gold), *plain_overlap([*found], [*gold]))
     if len(parts) == 2:
         em, precision, recall = (

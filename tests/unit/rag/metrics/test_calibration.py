@@ -19,7 +19,8 @@ def test_ece_equals_a_plain_loop(predictions: list[tuple[float, bool]]) -> None:
     bins = 10
     total = 0.0
     for index in range(bins):
-        low, high = index / bins, (index + 1) / bins
+        low = index / bins
+        high = (index + 1) / bins
         inside = [
             (c, y)
             for c, y in predictions

@@ -65,7 +65,8 @@ def test_figures_of_ranks(ranks: list[int | None], ks: set[int]) -> None:
 
 
 def test_a_collapsed_or_broken_encoder_does_not_rank_perfectly() -> None:
-    pool, asked = np.ones((41, 4), np.float32), np.ones((3, 4), np.float32)
+    pool = np.ones((41, 4), np.float32)
+    asked = np.ones((3, 4), np.float32)
     assert average_rank(asked, pool, [[0], [1], [2, 3]]) == pytest.approx((20 + 20 + 19.5) / 3)
     assert average_rank(asked * np.nan, pool, [[0], [1], [2]]) == 40
     assert average_rank(np.eye(3), np.eye(3), [[0], [1], [2]]) == 0

@@ -80,7 +80,8 @@ def test_holm_is_monotone_and_never_below_the_raw_value(p_values: list[float]) -
 
 
 def test_compare_paired_counts_and_names_the_flips() -> None:
-    a, b = [0.0, 1.0, 0.5, np.nan], [0.5, 1.0, 0.0, 1.0]
+    a = [0.0, 1.0, 0.5, np.nan]
+    b = [0.5, 1.0, 0.0, 1.0]
     result = sig.compare_paired(a, b)
     assert (result.gained, result.ties, result.lost) == (1, 1, 1)
     assert result.test == "randomisation"

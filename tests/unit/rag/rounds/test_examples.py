@@ -130,9 +130,11 @@ def test_span_likelihood_equals_a_loop_over_spans(tmp_path: Path, max_tokens: in
             )
             with torch.no_grad():
                 logits = reader.model.logits(ids, torch.ones_like(ids), types)
-            start, end = logits.start[0].double().exp(), logits.end[0].double().exp()
+            start = logits.start[0].double().exp()
+            end = logits.end[0].double().exp()
             kept = [0, *range(len(head), len(head) + len(chunk))]
-            starts, ends = starts + float(start[kept].sum()), ends + float(end[kept].sum())
+            starts += float(start[kept].sum())
+            ends += float(end[kept].sum())
             for at in range(len(chunk) - len(answer) + 1):
                 if chunk[at : at + len(answer)] == answer:
                     right += float(start[len(head) + at] * end[len(head) + at + len(answer) - 1])
@@ -184,7 +186,8 @@ def test_a_cross_encoder_scores_with_its_log_odds(tiny: Any, tmp_path: Path, out
     tiny.tokenizer(tmp_path / "cross")
     judge = open_judge(str(tmp_path / "cross"), "relevance", precision="fp32")
     actual = judge.judge([to_judge(EXAMPLE), to_judge(replace(EXAMPLE, answers=()))])
-    tokenizer, expected = AutoTokenizer.from_pretrained(tmp_path / "cross"), []
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "cross")
+    expected = []
     for passage in PASSAGES:
         text = f"{passage.title} {passage.text}".strip()
         pair = tokenizer(
@@ -230,7 +233,8 @@ def test_rules_of_depth(rules: str, holding: set[int], taken: list[str]) -> None
 
 
 def test_negatives_hold_no_answer_and_a_share_is_near() -> None:
-    settings, depth = GuidanceSettings(positives="1,40", negatives=40), 1200
+    settings = GuidanceSettings(positives="1,40", negatives=40)
+    depth = 1200
     holding = {3, 5, 35}
     (made,) = guided_examples([ranked(holding, depth)], settings, Counter())
     drawn = [int(negative.passage.id) for negative in made.negatives]

@@ -68,7 +68,8 @@ def knowing(monkeypatch: pytest.MonkeyPatch) -> None:
 def world(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str, Any]:
     """80 passages of letters, an index of them, and two questions about each."""
     folder = tmp_path_factory.mktemp("rounds")
-    passages, lines = [], []
+    passages = []
+    lines = []
     for number, example in enumerate(cipher_examples(80, negatives=0)):
         code = " ".join(example.positives[0].text.split()[2:6])
         passages.append(Passage(str(number), "title", f"the river {code} text"))

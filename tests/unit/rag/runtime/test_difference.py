@@ -22,7 +22,8 @@ def folders(
 ) -> tuple[Path, Path, Path]:
     """A base, a folder with a difference from it, and the same encoder with all its weights."""
     base, small, whole = (tiny.bert(tmp_path / name) for name in ("base", "small", "whole"))
-    state, stored = load_file(base / "model.safetensors"), {}
+    state = load_file(base / "model.safetensors")
+    stored = {}
     random = torch.Generator().manual_seed(3)
     for name, tensor in state.items():
         if tensor.ndim == 2:

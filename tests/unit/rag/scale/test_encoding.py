@@ -26,7 +26,8 @@ from tests.support.messages import refusal
 from tests.unit.rag.scale.conftest import Nodes
 
 WORDS = ["danube", "rhine", "river", "black", "forest", "sea", "rises", "the", "in"]
-ROWS, SHARD_ROWS = 480, 16
+ROWS = 480
+SHARD_ROWS = 16
 
 
 def corpus(rows: int = ROWS, words: int = 400) -> Iterator[Passage]:

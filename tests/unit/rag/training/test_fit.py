@@ -31,7 +31,8 @@ class Batches:
     """
 
     def __init__(self, count: int, group: int = 1) -> None:
-        self.count, self.group = count, group
+        self.count = count
+        self.group = group
 
     def __len__(self) -> int:
         return self.count
@@ -83,7 +84,8 @@ def test_parts_learn_at_their_own_rates_and_frozen_ones_not_at_all(tmp_path: Pat
         return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
 
     def moved(out: Path, frozen: str = "", **rates: float) -> dict[str, float]:
-        model, start = two(), two().state_dict()
+        model = two()
+        start = two().state_dict()
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(not (frozen and name.startswith(frozen)))
         run(
@@ -149,7 +151,8 @@ def test_named_parts_of_the_loss_are_averaged_into_the_log(
 ) -> None:
     def loss(batch: Pair) -> Loss:
         errors = (model(batch[0]) - batch[1]).flatten()
-        near, far = errors[:2].square().sum(), errors[2:].square().sum()
+        near = errors[:2].square().sum()
+        far = errors[2:].square().sum()
         return Loss(
             near + far,
             4,

@@ -120,7 +120,8 @@ def train_without_end(out: Path) -> None:
 
 
 def test_the_refresher_ends_with_its_trainer(tmp_path: Path) -> None:
-    trainer, step = start_process(train_without_end, tmp_path), tmp_path / "refresh/step-00000000"
+    trainer = start_process(train_without_end, tmp_path)
+    step = tmp_path / "refresh/step-00000000"
 
     def works() -> bool:
         try:

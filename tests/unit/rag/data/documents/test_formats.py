@@ -391,7 +391,8 @@ def test_mail_with_attachments() -> None:
 
 
 def test_an_attached_message_that_is_not_read_does_not_cost_the_others() -> None:
-    inner, outer = EmailMessage(), EmailMessage()
+    inner = EmailMessage()
+    outer = EmailMessage()
     inner["Subject"] = "Deep"
     inner.set_content("<div>" * 20_000 + "x", subtype="html")
     outer.set_content("Hello.")

@@ -32,10 +32,12 @@ from tests import document_makers as make
     ],
 )
 def test_titles_that_programs_make_up_are_none(stated: str, title: str) -> None:
-    document, show, book = docx.Document(), pptx.Presentation(), openpyxl.Workbook()
+    document = docx.Document()
+    show = pptx.Presentation()
+    book = openpyxl.Workbook()
     document.add_paragraph("Some text.")
     document.core_properties.title = stated
-    show.slides.add_slide(show.slide_layouts[5]).shapes.title.text = "Plan"
+    make.add_slide(show, "Plan")
     show.core_properties.title = stated
     book.active.append(["Text"])
     book.properties.title = stated
@@ -54,8 +56,7 @@ def test_titles_that_programs_make_up_are_none(stated: str, title: str) -> None:
 
 def test_a_shape_without_geometry_is_read() -> None:
     show = pptx.Presentation()
-    slide = show.slides.add_slide(show.slide_layouts[5])
-    slide.shapes.title.text = "Plan"
+    slide = make.add_slide(show, "Plan")
     shape = slide.shapes.add_textbox(0, 0, 9, 9)
     shape.text_frame.text = "Its text."
     shape._element.spPr.remove(shape._element.spPr.prstGeom)
@@ -198,7 +199,9 @@ def test_a_list_of_opendocument_goes_on_where_it_says_so() -> None:
 
 
 def test_what_stands_beside_the_text_is_named() -> None:
-    document, show, book = docx.Document(), pptx.Presentation(), openpyxl.Workbook()
+    document = docx.Document()
+    show = pptx.Presentation()
+    book = openpyxl.Workbook()
     run = document.add_paragraph("Text.").runs[0]
     document.sections[0].header.paragraphs[0].text = "Firm"
     document.add_comment(run, "Really?")
@@ -209,8 +212,7 @@ def test_what_stands_beside_the_text_is_named() -> None:
     drawing.set("descr", "The gate")
     noted = convert(make.saved(document), "a.docx").notes
     assert noted == ("not read: headers and footers: 1, comments: 1, alt texts: 1",)
-    slide = show.slides.add_slide(show.slide_layouts[5])
-    slide.shapes.title.text = "Plan"
+    slide = make.add_slide(show, "Plan")
     slide.shapes.add_picture(png, 0, 0)._element.nvPicPr.cNvPr.set("descr", "The gate")
     assert convert(make.saved(show), "a.pptx").notes == ("not read: alt texts: 1",)
     book.active.append(["Text"])

@@ -35,10 +35,8 @@ def test_a_title_and_notes_may_stand_above_the_header():
 
 
 def test_a_table_goes_on_after_an_empty_row_and_ends_with_the_next_header_or_title():
-    first, second = (
-        ("Item | Price | Town", "Tea | 2 | Oslo"),
-        ("Who | When | Where", "Ann | now | here"),
-    )
+    first = ("Item | Price | Town", "Tea | 2 | Oslo")
+    second = ("Who | When | Where", "Ann | now | here")
     read = ["Item: Tea; Price: 2; Town: Oslo"], ["Who: Ann; When: now; Where: here"]
     assert pieces(*first, "", "Milk | 1 | Rome") == [*read[0], "Item: Milk; Price: 1; Town: Rome"]
     assert pieces(*first, "", *second) == [*read[0], *read[1]]

@@ -44,7 +44,8 @@ def test_masked_words_are_scored_as_by_the_plain_model(
         actual = reader(sentences, passages)
         assert actual.shape == (2, 3, 2)
         assert not actual[1, :, 1].any()
-        cls, sep = reader.tokenizer.cls_token_id, reader.tokenizer.sep_token_id
+        cls = reader.tokenizer.cls_token_id
+        sep = reader.tokenizer.sep_token_id
         for b, sentence in enumerate(sentences):
             for k, passage in enumerate(passages[b]):
                 head = [cls, *sentence.ids.tolist(), sep]

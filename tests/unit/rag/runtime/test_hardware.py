@@ -1,8 +1,7 @@
-"""Schedules, seeds, hardware, precision, master weights."""
+"""What a processor computes in, and its threads."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,19 +9,7 @@ import torch
 from rag.core.errors import ConfigError
 from rag.runtime import hardware
 from rag.runtime.hardware import core_pool, precisions, resolve_precision
-from rag.training.config import TrainConfig, schedule_factor
-from rag.training.precision import MasterWeights
 from tests.support.messages import refusal
-
-
-def test_the_rate_rises_and_falls_on_straight_lines_or_stays() -> None:
-    config = TrainConfig(out=Path("run"), name="toy", warmup_steps=200)
-    factors = [schedule_factor(config, step, 1000) for step in (0, 199, 200, 600, 999)]
-    assert factors == pytest.approx([1 / 200, 1.0, 1.0, 0.5, 1 / 800])
-    config = TrainConfig(
-        out=Path("run"), name="toy", schedule="constant", warmup_fraction=0.9, warmup_steps=2
-    )
-    assert [schedule_factor(config, step, 10) for step in range(10)] == [0.5] + [1.0] * 9
 
 
 def test_precision_names() -> None:
@@ -101,19 +88,3 @@ def test_the_simulated_processor_has_avx2_alone() -> None:
     assert torch.backends.cpu.get_cpu_capability() == "AVX2"
     assert precisions() == {"int8": True}
     assert hardware.sums_in_16_bits()
-
-
-@pytest.mark.needs_bf16
-def test_master_weights_keep_updates_that_bf16_would_lose() -> None:
-    layer = torch.nn.Linear(4, 4, bias=False).to(torch.bfloat16)
-    with torch.no_grad():
-        layer.weight.fill_(1.0)
-    master = MasterWeights(layer, "bf16")
-    optimizer = torch.optim.SGD(master.groups(1e-3), lr=1e-3)
-    for _ in range(100):
-        layer(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
-        master.gather_gradients()
-        optimizer.step()
-        master.write_back()
-    assert torch.allclose(master.master[0], torch.full((4, 4), 0.9), atol=1e-4)
-    assert torch.allclose(layer.weight.float(), torch.full((4, 4), 0.9), atol=4e-3)

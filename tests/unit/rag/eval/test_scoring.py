@@ -1,4 +1,4 @@
-"""Sentence boundaries, supporting facts in an evaluation, tuning."""
+"""Supporting facts: the sentences of an answer, and their figures in an evaluation."""
 
 from pathlib import Path
 from types import SimpleNamespace
