@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from retrievers.encoders.tokenization import mask_id, open_tokenizer
     from retrievers.examples.batches import IGNORED, NEGATIVE, OTHER, POSITIVE, Epochs
     from retrievers.examples.corpus import open_corpus
-    from retrievers.training.bi_encoder import encoder_settings, export_model, load_model
+    from retrievers.training.bi_encoder import export_model, load_model
     from retrievers.training.config import (
         BiEncoderConfig,
         ContrastiveConfig,
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
         DistillTrainConfig,
     )
     from retrievers.training.distill import target_batches
-    from retrievers.training.recipe import encoder_card, learn_from_examples
+    from retrievers.training.dpr import learn_from_examples
+    from retrievers.training.recipe import encoder_card
 
 __all__ = [
     "IGNORED",
@@ -51,7 +52,6 @@ __all__ = [
     "Weights",
     "World",
     "encoder_card",
-    "encoder_settings",
     "export_model",
     "generator",
     "learn_from_examples",
@@ -75,7 +75,7 @@ _NAMES = {
     "retrievers.encoders.tokenization": ["mask_id", "open_tokenizer"],
     "retrievers.examples.batches": ["IGNORED", "NEGATIVE", "OTHER", "POSITIVE", "Epochs"],
     "retrievers.examples.corpus": ["open_corpus"],
-    "retrievers.training.bi_encoder": ["encoder_settings", "export_model", "load_model"],
+    "retrievers.training.bi_encoder": ["export_model", "load_model"],
     "retrievers.training.config": [
         "BiEncoderConfig",
         "ContrastiveConfig",
@@ -83,7 +83,8 @@ _NAMES = {
         "DistillTrainConfig",
     ],
     "retrievers.training.distill": ["target_batches"],
-    "retrievers.training.recipe": ["encoder_card", "learn_from_examples"],
+    "retrievers.training.dpr": ["learn_from_examples"],
+    "retrievers.training.recipe": ["encoder_card"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

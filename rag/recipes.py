@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, cast
 
 from rag.config import ConfigT, Setting, load_config
@@ -20,57 +20,72 @@ from rag.training.config import ENTRY_POINTS, TrainConfig
 if TYPE_CHECKING:
     from indexers.protocols import EncodesCorpus
 
-# Recipe: module of its class, summary.
+# Name of a recipe → its class, as module:class, and a summary.
 RECIPES = {
     "dpr": (
-        "retrievers.training.config",
+        "retrievers.training.config:DprTrainConfig",
         "A dense retriever with in-batch and hard negatives (DPR).",
     ),
     "ance": (
-        "retrievers.training.config",
+        "retrievers.training.config:AnceTrainConfig",
         "A dense retriever with negatives that it retrieves itself (ANCE).",
     ),
     "mdr": (
-        "retrievers.training.config",
+        "retrievers.training.config:MdrTrainConfig",
         "A multi-hop retriever (MDR); search with --retriever multihop.",
     ),
-    "ict": ("retrievers.training.config", "A dense retriever from passages alone (ICT)."),
+    "ict": (
+        "retrievers.training.config:IctTrainConfig",
+        "A dense retriever from passages alone (ICT).",
+    ),
     "distill": (
-        "retrievers.training.config",
+        "retrievers.training.config:DistillTrainConfig",
         "A dense retriever towards a reader's scores (DKRR).",
     ),
     "static": (
-        "retrievers.training.config",
+        "retrievers.training.config:StaticTrainConfig",
         "A static encoder, a vector per token, from any encoder.",
     ),
-    "colbert": ("retrievers.training.config", "A retriever with a vector per token (ColBERT)."),
+    "colbert": (
+        "retrievers.training.config:ColbertTrainConfig",
+        "A retriever with a vector per token (ColBERT).",
+    ),
     "reranker": (
-        "retrievers.training.config",
+        "retrievers.training.config:RerankerTrainConfig",
         "A cross-encoder that re-ranks what a search finds.",
     ),
     "reader": (
-        "readers.extractive.training.config",
+        "readers.extractive.training.config:ReaderTrainConfig",
         "An extractive reader, from questions with answers.",
     ),
     "verifier": (
-        "readers.verifying.settings",
+        "readers.verifying.settings:VerifierTrainConfig",
         "What judges claims by evidence: supported, refuted or not enough.",
     ),
     "generator": (
-        "readers.generative.training.config",
+        "readers.generative.training.config:GeneratorTrainConfig",
         "A reader that generates its answers (FiD).",
     ),
-    "orqa": ("rag.joint.config", "Question encoder and span reader from answers alone (ORQA)."),
+    "orqa": (
+        "rag.joint.config:OrqaTrainConfig",
+        "Question encoder and span reader from answers alone (ORQA).",
+    ),
     "mlm": (
-        "rag.joint.config",
+        "rag.joint.config:MlmTrainConfig",
         "An encoder that predicts masked names and dates, REALM's first reader.",
     ),
-    "realm": ("rag.joint.config", "A retriever, by predicting masked names and dates (REALM)."),
+    "realm": (
+        "rag.joint.config:RealmTrainConfig",
+        "A retriever, by predicting masked names and dates (REALM).",
+    ),
     "rag": (
-        "rag.joint.config",
+        "rag.joint.config:RagTrainConfig",
         "Question encoder and generator, by the likelihood of answers (RAG).",
     ),
-    "emdr2": ("rag.joint.config", "Retriever and Fusion-in-Decoder reader (EMDR²)."),
+    "emdr2": (
+        "rag.joint.config:EmdrTrainConfig",
+        "Retriever and Fusion-in-Decoder reader (EMDR²).",
+    ),
 }
 _INPUTS = frozenset({"train_files", "validation_file", "index", "questions", "retrieved"})
 
@@ -86,9 +101,7 @@ def recipe_class(name: str) -> type[TrainConfig]:
         ConfigError: there is no such recipe.
     """
     if name in RECIPES:
-        for member in vars(import_module(RECIPES[name][0])).values():
-            if getattr(member, "recipe", None) == name:
-                return cast("type[TrainConfig]", member)
+        return cast("type[TrainConfig]", resolve_name(RECIPES[name][0]))
     file, _, attribute = name.rpartition(":")
     if file.endswith(".py"):
         return _class_of_file(Path(file), attribute)

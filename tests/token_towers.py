@@ -20,9 +20,8 @@ def bi_encoder(folder: Path, passages: Path | None = None, **settings: Any) -> B
         "question_encoder": str(folder),
         "passage_encoder": None if passages is None else str(passages),
     }
-    return load_model(
-        DprTrainConfig(out="run", train_files=("train.json",), **names, **settings), "cpu"
-    )
+    config = DprTrainConfig(out="run", train_files=("train.json",), **names, **settings)
+    return load_model(config, "cpu").model
 
 
 class _TokenTower(torch.nn.Module):

@@ -62,7 +62,7 @@ from readers.manifest import Calibration
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import answer_matcher
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, load_model, score_rows
-from retrievers.training.recipe import encoder_card, export_frozen, frozen_settings
+from retrievers.training.recipe import encoder_card, export_retriever
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -124,7 +124,8 @@ def train_orqa(config: OrqaTrainConfig) -> Path:
 def build(config: OrqaTrainConfig, world: World, *, index: Index) -> Method:
     """The method of `train_orqa`."""
     # model
-    retriever = load_model(config, world.device, freeze_passages=True)
+    trained = load_model(config, world.device, passage_index=index)
+    retriever = trained.model
     reader, tokenizer = start_model(
         config.reader,
         longest=config.reader_tokens,
@@ -146,7 +147,7 @@ def build(config: OrqaTrainConfig, world: World, *, index: Index) -> Method:
     share = task.answered_share()
 
     def export(weights: Weights) -> None:
-        export_frozen(index, retriever, part(weights, "retriever"))
+        export_retriever(trained, part(weights, "retriever"))
         with Index.open(config.out / "index") as reissued:
             encoder = reissued.require_dense().encoder.to_json()
         export_int8(
@@ -166,7 +167,7 @@ def build(config: OrqaTrainConfig, world: World, *, index: Index) -> Method:
         batches=Epochs.of(config, len(questions)),
         loss=task.loss,
         export=export,
-        card=encoder_card(retriever.config, frozen_settings(retriever)),
+        card=encoder_card(trained),
         evaluate=partial(task.measure, held_out) if held_out else None,
         facts={
             "training questions": len(questions),

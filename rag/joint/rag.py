@@ -13,7 +13,7 @@ Source:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -49,13 +49,7 @@ from retrievers.bound import QUESTION_ENCODER, binding
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import Epochs
 from retrievers.open import named_kind, open_retriever
-from retrievers.training.bi_encoder import (
-    BiEncoderModel,
-    adopt_index,
-    encoder_settings,
-    export_model,
-    load_model,
-)
+from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, export_model, load_model
 
 
 class JointBatch(NamedTuple):
@@ -196,7 +190,8 @@ def build(
     scale = config.prior_scale
     module = nn.ModuleDict()
     if config.retriever == TRAINED:
-        retriever = load_model(config, device, freeze_passages=is_frozen)
+        passage_index = index if is_frozen else None
+        retriever = load_model(config, device, passage_index=passage_index).model
         scale = retriever.scale
         module["retriever"] = retriever
     seq2seq, settings = _load_generator(config, scale, device)
@@ -313,7 +308,7 @@ def _bind(
     written with that encoder.
     """
     identity = index.require_dense().encoder
-    settings = replace(encoder_settings(retriever), max_length=config.passage_tokens)
+    settings = retriever.settings.passage
     if config.document_side != "frozen":
         export_model(config.out / "encoder", retriever, weights, settings)
         encoder = BiEncoder.load(config.out / "encoder", device=retriever.device)
@@ -321,5 +316,5 @@ def _bind(
         flat = BuildSettings(index_type="flat")
         write_index(config.out / "index", index.puts(), encoder=encoder, settings=flat)
         identity = encoder.identity
-    export_model(folder / QUESTION_ENCODER, retriever, weights, settings, only="question")
+    export_model(folder / QUESTION_ENCODER, retriever, weights, settings, question_only=True)
     return binding(folder, identity)

@@ -41,15 +41,8 @@ from readers.generative.marginal import answer_log_likelihood
 from retrievers.encoders.tokenization import mask_token
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
-from retrievers.training.bi_encoder import (
-    BiEncoderModel,
-    adopt_index,
-    encoder_settings,
-    export_model,
-    load_model,
-    score_rows,
-)
-from retrievers.training.recipe import encoder_card, export_frozen, frozen_settings
+from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, load_model, score_rows
+from retrievers.training.recipe import encoder_card, export_retriever
 
 _FIGURES = ("utility", "null", "found", "p_gold", "posterior_gold")
 # Passages retrieved beyond those needed, in place of those that are left out.
@@ -84,8 +77,9 @@ def build(
 ) -> Method:
     """The method of `train_realm`."""
     # model
-    is_frozen = config.document_side == "frozen"
-    retriever = load_model(config, world.device, freeze_passages=is_frozen)
+    passage_index = index if config.document_side == "frozen" else None
+    trained = load_model(config, world.device, passage_index=passage_index)
+    retriever = trained.model
     reader = open_filler(config, world.device).requires_grad_(config.train_reader)
     module = nn.ModuleDict({"retriever": retriever, "reader": reader})
     master = MasterWeights(module, config.precision)
@@ -105,17 +99,12 @@ def build(
     live_index = LiveIndex(index)
     task = RealmTask(config, retriever, reader, live_index, world)
     hooks = FitHooks()
-    settings = frozen_settings(retriever) if is_frozen else encoder_settings(retriever)
-    if not is_frozen:
+    if passage_index is None:
         hooks = index_refresh(config, live_index, retriever, master, world=world, encode=encode)
 
     def export(weights: Weights) -> None:
         reader.save(config.out / "mlm", part(weights, "reader"))
-        encoder = part(weights, "retriever")
-        if is_frozen:
-            export_frozen(index, retriever, encoder)
-        else:
-            export_model(config.out / "encoder", retriever, encoder, settings)
+        export_retriever(trained, part(weights, "retriever"))
 
     return Method(
         model=module,
@@ -123,7 +112,7 @@ def build(
         batches=batches,
         loss=task.loss,
         export=export,
-        card=encoder_card(retriever.config, settings),
+        card=encoder_card(trained),
         hooks=hooks,
         facts={
             "passages with sentences": len(store),

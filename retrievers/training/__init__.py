@@ -1,1 +1,1 @@
-"""Training of retrievers: one recipe per file, to be read from top to bottom."""
+"""Training of retrievers: one recipe per file, `dpr.py` first."""

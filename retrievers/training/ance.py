@@ -37,8 +37,9 @@ from retrievers.negatives.mine import NegativeFilter
 from retrievers.protocols import TextEncoder
 from retrievers.training.bi_encoder import load_model, snapshot_writer
 from retrievers.training.config import AnceTrainConfig
+from retrievers.training.dpr import contrastive_batches
 from retrievers.training.losses import in_batch_loss, pairwise_loss
-from retrievers.training.recipe import bi_encoder_method, contrastive_batches
+from retrievers.training.recipe import bi_encoder_method
 
 _QUESTIONS_AT_ONCE = 2048
 _NEGATIVES = "negatives.npy"
@@ -81,10 +82,11 @@ def build(
         return held_out
 
     # model
-    model = load_model(config, world.device)
+    retriever = load_model(config, world.device)
     origin = f"mined anew with the model itself every {every} steps" if every else "of the file"
     method = bi_encoder_method(
-        model,
+        config,
+        retriever,
         world,
         batches,
         split.held_out,
@@ -97,7 +99,7 @@ def build(
     refresh = Refresh(
         config,
         refresh_negatives,
-        snapshot_writer(model, method.master.state, max_length=config.longest_query),
+        snapshot_writer(retriever.model, method.master.state, max_length=config.longest_query),
         partial(take_up_negatives, mined, index.passages),
         world=world,
         encode=encode,
@@ -124,7 +126,7 @@ def take_up_negatives(
     log.
 
     Args:
-        mined: batches of the training examples, and in the main process those of the held-out ones.
+        mined: batches of the training examples, and those of the held-out ones, if there are any.
     """
     rows = load_npy(result / _NEGATIVES, dtype=np.int32)
     first = 0

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from indexers.gold import CorpusTexts
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from rag.core.arrays import Int64
@@ -67,18 +68,14 @@ class RetrieverTokenizer:
 class BiEncoderModel(nn.Module):
     """Question tower, passage tower (the same module if shared) and the scale of their scores.
 
-    Made by `load_model`. Parameters are named `question.…` and `passage.…` (two towers only).
+    Parameters are named `question.…` and `passage.…` (two towers only).
 
     Attributes:
         question, passage: the towers.
-        settings: settings for the finished encoder's folder.
+        settings: how the towers read texts in training.
         dim: size D of the vectors.
         scale: factor on inner products, 1 / temperature.
         query_tokens: maximum length of a query with passages; None: as for questions.
-        config: what it was loaded with, completed by what follows from an index.
-        bank: an index whose vectors are the passages', so that the question side alone is trained.
-        fixed: vectors of passages by title and text, if the passage tower is fixed; None computes
-            vectors at every visit.
     """
 
     def __init__(
@@ -88,6 +85,7 @@ class BiEncoderModel(nn.Module):
         settings: Sides,
         *,
         scale: float = 1.0,
+        query_tokens: int | None = None,
     ) -> None:
         super().__init__()
         self.question = question
@@ -95,10 +93,7 @@ class BiEncoderModel(nn.Module):
         self.settings = settings
         self.dim = question.dim
         self.scale = scale
-        self.query_tokens: int | None = None
-        self.config: BiEncoderConfig
-        self.bank: Index | None = None
-        self.fixed: dict[tuple[str, str], Tensor] | None = None
+        self.query_tokens = query_tokens
 
     @property
     def shared(self) -> bool:
@@ -149,25 +144,6 @@ class BiEncoderModel(nn.Module):
         """Turns questions and passages into the token ids that the towers read."""
         return RetrieverTokenizer(*self.settings, query_tokens=self.query_tokens)
 
-    def fixed_vectors(self, passages: Sequence[Passage]) -> Vectors:
-        """The vectors of passages that `fixed` holds; those of others are computed once, and added
-        to it.
-        """
-        fixed = self.fixed
-        assert fixed is not None
-        new = {}
-        for passage in passages:
-            if passage.content not in fixed:
-                new[passage.content] = passage
-        if new:
-            training = self.passage.training
-            self.passage.eval()  # a fixed tower: no dropout
-            with torch.no_grad():
-                fixed.update(zip(new, self.encode_passages(list(new.values())).cpu(), strict=True))
-            self.passage.train(training)
-        vectors = [fixed[passage.content] for passage in passages]
-        return Vectors(torch.stack(vectors).to(self.device))
-
     def score(self, questions: Vectors, passages: Vectors) -> Tensor:
         """Scores (B, P) of the vectors of B questions and P passages, over the temperature; see
         `score`.
@@ -175,19 +151,96 @@ class BiEncoderModel(nn.Module):
         return score(questions, passages) * self.scale
 
 
+class TrainedRetriever(NamedTuple):
+    """A bi-encoder in training and what it started from; made by `load_model`.
+
+    Attributes:
+        model: the towers.
+        config: what they were loaded with, completed by what follows from an index.
+        passage_index: an index whose vectors are the passages', so that the question tower alone is
+            trained; None where the passage tower encodes them.
+    """
+
+    model: BiEncoderModel
+    config: BiEncoderConfig
+    passage_index: Index | None
+
+    @property
+    def encoder_settings(self) -> EncoderSettings:
+        """How the finished encoder reads texts: as in training.
+
+        One that was trained from a folder of sentence-transformers reads texts at least as long as
+        that folder says. One whose passage vectors are an index's cuts passages as that index does.
+        """
+        settings = self.model.settings.passage
+        if self.passage_index is not None:
+            return settings
+        length = self.config.longest_query
+        start = model_folder(self.config.passage_encoder or self.config.question_encoder)
+        start_settings = read_settings(tower_folders(start)[0])
+        if start_settings.kind == "sentence-transformers":
+            length = max(length, start_settings.max_length)
+        return replace(settings, max_length=min(length, settings.max_length_limit()))
+
+
+class FixedVectors:
+    """Vectors of passages that training leaves as they are.
+
+    Args:
+        model: its passage tower, which is not trained, encodes passages that the index lacks.
+        index: has the vectors of all others.
+    """
+
+    def __init__(self, model: BiEncoderModel, index: Index) -> None:
+        self._model = model
+        self._index = index
+        self._texts = CorpusTexts(index.passages)
+        self._vectors: dict[tuple[str, str], Tensor] = {}
+
+    def of(self, passages: Sequence[Passage]) -> Vectors:
+        """Vectors of passages, in order; each passage is looked up or encoded once."""
+        known = self._vectors
+        new = {passage.content: passage for passage in passages if passage.content not in known}
+        if new:
+            known.update(zip(new, self._look_up(list(new.values())), strict=True))
+        vectors = [known[passage.content] for passage in passages]
+        return Vectors(torch.stack(vectors).to(self._model.device))
+
+    @torch.no_grad()
+    def _look_up(self, passages: Sequence[Passage]) -> Tensor:
+        """Vectors (P, D) on the CPU."""
+        rows = np.array(list(map(self._row_of, passages)))
+        stored = self._index.require_dense().embeddings.rows(np.maximum(rows, 0))
+        vectors = torch.from_numpy(stored)
+        missing = np.flatnonzero(rows < 0)
+        if len(missing):
+            # A tower that is not trained has no dropout.
+            self._model.passage.eval()
+            encoded = self._model.encode_passages([passages[number] for number in missing.tolist()])
+            vectors[missing] = encoded.cpu()
+        return vectors
+
+    def _row_of(self, passage: Passage) -> int:
+        """The row of the index with this very title and text, or −1."""
+        rows = self._texts.find(passage)
+        same = (row for row in rows if self._index.passages[row].content == passage.content)
+        return max(same, default=-1)
+
+
 def load_model(
     config: BiEncoderConfig,
     device: str,
     *,
-    freeze_passages: bool = False,
+    passage_index: Index | None = None,
     same_encoder: bool = False,
-) -> BiEncoderModel:
-    """The model that training starts from, in fp32 and training mode.
+) -> TrainedRetriever:
+    """The retriever that training starts from, in fp32 and training mode.
 
     An index that the configuration names gives the encoder, as the configuration's help says.
 
     Args:
-        freeze_passages: do not train the passage tower.
+        passage_index: an index whose settings the configuration has (`adopt_index`), and whose
+            vectors are the passages'; None: that of the configuration, if it `keeps_index`.
         same_encoder: see `adopt_index`.
 
     Raises:
@@ -195,12 +248,15 @@ def load_model(
         MismatchedArtifactError: the towers' vectors differ in size, or the index was built with
             an encoder that has changed since.
     """
-    bank = None
-    if config.keeps_index:
-        assert config.index is not None
-        bank = Index.open(config.index)
-        config = adopt_index(config, bank, same_encoder=same_encoder)
+    if config.index is not None and config.keeps_index:
+        passage_index = Index.open(config.index)
+        config = adopt_index(config, passage_index, same_encoder=same_encoder)
     config = start_from_index(config)
+    is_frozen = passage_index is not None or config.frozen is not None
+    if is_frozen and config.shared:
+        raise ConfigError(
+            "a shared tower cannot be frozen for passages alone", hint="set shared=false"
+        )
     of_question, of_passage = _read_sides(config)
     question = _load_tower(config, of_question, config.seed, device)
     passage = question
@@ -219,17 +275,13 @@ def load_model(
         replace(of_question, passage_prefix=of_passage.passage_prefix),
         replace(of_passage, query_prefix=of_question.query_prefix),
     )
-    model = BiEncoderModel(question, passage, sides, scale=1.0 / temperature).to(device).train()
-    model.config = config
-    model.query_tokens = config.longest_query
-    model.bank = bank
-    if freeze_passages or bank is not None or config.frozen is not None:
-        if model.shared:
-            raise ConfigError(
-                "a shared tower cannot be frozen for passages alone", hint="set shared=false"
-            )
+    model = BiEncoderModel(
+        question, passage, sides, scale=1.0 / temperature, query_tokens=config.longest_query
+    )
+    model.to(device).train()
+    if is_frozen:
         passage.requires_grad_(False)
-    return model
+    return TrainedRetriever(model, config, passage_index)
 
 
 def _load_tower(
@@ -284,45 +336,22 @@ def _read_side(config: BiEncoderConfig, folder: Path, tokens: int) -> EncoderSet
     )
 
 
-def encoder_settings(model: BiEncoderModel) -> EncoderSettings:
-    """Text settings of the finished encoder: those of training.
-
-    One that was trained from a folder of sentence-transformers reads texts at least as long as that
-    folder says.
-    """
-    config = model.config
-    settings = model.settings.passage
-    length = config.longest_query
-    start = model_folder(config.passage_encoder or config.question_encoder)
-    start_settings = read_settings(tower_folders(start)[0])
-    if start_settings.kind == "sentence-transformers":
-        length = max(length, start_settings.max_length)
-    return replace(settings, max_length=min(length, settings.max_length_limit()))
-
-
-def frozen_settings(model: BiEncoderModel) -> EncoderSettings:
-    """Text settings of an encoder whose passage vectors are an index's: those it was encoded
-    with.
-    """
-    return replace(model.settings.passage, max_length=model.config.passage_tokens)
-
-
 def export_model(
     folder: Path,
     model: BiEncoderModel,
     weights: Mapping[str, Tensor],
     settings: EncoderSettings,
     *,
-    only: Literal["question"] | None = None,
+    question_only: bool = False,
 ) -> Path:
     """Write the encoder with these weights; see `write_encoder` for the layouts.
 
     Args:
-        model: gives configuration, tokenizers and the weights that are not in `weights`.
+        model: gives tokenizers and the weights that are not in `weights`.
         weights: fp32, by the model's parameter names; empty takes the model's present ones.
-        only: write this tower alone, as an encoder of its own.
+        question_only: write the question tower alone, as an encoder of its own.
     """
-    passage = None if only or model.shared else model.passage
+    passage = None if question_only or model.shared else model.passage
     with torch.no_grad():
         return write_encoder(folder, model.question, passage, weights, settings)
 
@@ -336,7 +365,7 @@ def snapshot_writer(
     """Writes the model with its present weights into the folder `encoder`, for
     `rag.training.refresh`.
     """
-    settings = replace(encoder_settings(model), max_length=max_length)
+    settings = replace(model.settings.passage, max_length=max_length)
     return lambda folder: export_model(folder / "encoder", model, weights(), settings)
 
 
@@ -356,15 +385,18 @@ def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) ->
             f"{config.index} was built with {identity.name}, a static encoder, which is not trained here",
             hint="build the index with another --encoder",
         )
-    index.check_encoder(load_like(identity, precision="fp32").identity)
     name = config.question_encoder
-    if name is not None:
-        passages, separator, _ = identity.name.partition(TOWER_SEPARATOR)
-        pair = f"{passages}{TOWER_SEPARATOR}{name}" if separator else name
-        start_identity = load_like(identity, pair, precision="fp32").identity
-        if same_encoder:
-            index.check_encoder(start_identity)
-        elif start_identity.weights_sha256 != identity.weights_sha256:
+    pair = name
+    passages, separator, _ = identity.name.partition(TOWER_SEPARATOR)
+    if name and separator:
+        pair = f"{passages}{separator}{name}"
+    # Encoders that encode nothing: their settings are read, and no weights loaded.
+    start = load_like(identity, pair, precision="fp32").identity
+    if same_encoder or name is None:
+        index.check_encoder(start)
+    else:
+        index.check_encoder(load_like(identity, precision="fp32").identity)
+        if start.weights_sha256 != identity.weights_sha256:
             log.warning("questions start from %s, the vectors are those of %s", name, identity.name)
     settings = {**_encoders_of(config, identity), **identity.options()}
     settings["passage_tokens"] = settings.pop("max_length")

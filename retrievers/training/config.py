@@ -1,10 +1,13 @@
-"""Settings of all recipes of retrievers; reading them imports no torch."""
+"""Settings of all recipes of retrievers; reading them imports no torch.
+
+Each class says in `train_model` which function makes its method; that function's module is imported
+when a run begins.
+"""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -15,25 +18,6 @@ from rag.training.config import Rate, RefreshedConfig, TrainConfig
 if TYPE_CHECKING:
     from indexers.protocols import EncodesCorpus
     from rag.data.examples import Needed
-
-
-def _train(
-    config: TrainConfig,
-    method: str,
-    *given: object,
-    result: str = "encoder",
-    one_process: str = "",
-) -> Path:
-    """Train, or resume the run in `out`; see `rag.training.run.train`.
-
-    Args:
-        method: the function of `retrievers.training` that makes the method, as "module:function".
-        given: its arguments behind the configuration.
-    """
-    from rag.training.run import train
-
-    build = partial(resolve_name(f"retrievers.training.{method}"), config, *given)
-    return train(config, build, result, one_process=one_process)
 
 
 class BiEncoderConfig(TrainConfig):
@@ -224,20 +208,11 @@ class DprTrainConfig(ContrastiveConfig):
     recipe: ClassVar[str] = "dpr"
 
     def train_model(self) -> Path:
-        """Train a retriever, or resume the run in `out`; see `rag.training.run.train`.
+        """See `retrievers.training.dpr.learn_from_examples`."""
+        from rag.training.run import train
+        from retrievers.training.dpr import learn_from_examples
 
-        Each question's positive is contrasted with the passages of all questions in its batch, and
-        with the question's hard negatives.
-
-        Source:
-            Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering",
-            section 3.
-
-        Note:
-            Unlike in the paper, a question's other positives are left out of its negatives
-            (`mask_false_negatives`); passages that answer it are when negatives are mined.
-        """
-        return _train(self, "recipe:learn_from_examples")
+        return train(self, partial(learn_from_examples, self), "encoder")
 
 
 class AnceTrainConfig(ContrastiveConfig, RefreshedConfig):
@@ -277,9 +252,11 @@ class AnceTrainConfig(ContrastiveConfig, RefreshedConfig):
     def train_model(self, *, encode: EncodesCorpus | None = None) -> Path:
         """See `retrievers.training.ance.build`."""
         from indexers.index import Index
+        from rag.training.run import train
+        from retrievers.training.ance import build
 
         with Index.open(self.index) as index:
-            return _train(self, "ance:build", index, encode)
+            return train(self, partial(build, self, index, encode), "encoder")
 
 
 class MdrTrainConfig(ContrastiveConfig):
@@ -332,8 +309,11 @@ class MdrTrainConfig(ContrastiveConfig):
 
     def train_model(self) -> Path:
         """See `retrievers.training.mdr.build`."""
+        from rag.training.run import train
+        from retrievers.training.mdr import build
+
         reason = "only questions are encoded" if self.keeps_index else ""
-        return _train(self, "mdr:build", one_process=reason)
+        return train(self, partial(build, self), "encoder", one_process=reason)
 
 
 class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
@@ -356,7 +336,10 @@ class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
 
     def train_model(self) -> Path:
         """See `retrievers.training.ict.build`."""
-        return _train(self, "ict:build")
+        from rag.training.run import train
+        from retrievers.training.ict import build
+
+        return train(self, partial(build, self), "encoder")
 
 
 class DistillTrainConfig(ExamplesConfig):
@@ -382,7 +365,10 @@ class DistillTrainConfig(ExamplesConfig):
 
     def train_model(self) -> Path:
         """See `retrievers.training.distill.build`."""
-        return _train(self, "distill:build")
+        from rag.training.run import train
+        from retrievers.training.distill import build
+
+        return train(self, partial(build, self), "encoder")
 
 
 class StaticTrainConfig(QuestionsConfig):
@@ -415,6 +401,8 @@ class StaticTrainConfig(QuestionsConfig):
     def train_model(self) -> Path:
         """See `retrievers.training.static.build`."""
         from indexers.index import Index
+        from rag.training.run import train
+        from retrievers.training.static import build
 
         with Index.open(self.index) as index:
             size = 0 if index.embeddings is None else index.embeddings.dim
@@ -424,7 +412,7 @@ class StaticTrainConfig(QuestionsConfig):
                     hint="lower dim, or build the index with --retriever dense or hybrid",
                 )
             reason = "one table of vectors is trained"
-            return _train(self, "static:build", index, one_process=reason)
+            return train(self, partial(build, self, index), "encoder", one_process=reason)
 
 
 class ColbertTrainConfig(ContrastiveConfig):
@@ -457,7 +445,10 @@ class ColbertTrainConfig(ContrastiveConfig):
             Santhanam et al. 2022, "ColBERTv2: Effective and Efficient Retrieval via Lightweight
             Late Interaction", section 3.2.
         """
-        return _train(self, "recipe:learn_from_examples")
+        from rag.training.run import train
+        from retrievers.training.dpr import learn_from_examples
+
+        return train(self, partial(learn_from_examples, self), "encoder")
 
 
 class RerankerTrainConfig(QuestionsConfig):
@@ -490,4 +481,7 @@ class RerankerTrainConfig(QuestionsConfig):
 
     def train_model(self) -> Path:
         """See `retrievers.training.reranker.build`."""
-        return _train(self, "reranker:build", result="cross-encoder")
+        from rag.training.run import train
+        from retrievers.training.reranker import build
+
+        return train(self, partial(build, self), "cross-encoder")

@@ -7,8 +7,8 @@ from rag.training.fit import Method
 from retrievers.examples.batches import Epochs, TargetBatches
 from retrievers.examples.data import ExampleTable
 from retrievers.training.config import DistillTrainConfig
+from retrievers.training.dpr import learn_from_examples
 from retrievers.training.losses import kl_loss, margin_loss
-from retrievers.training.recipe import learn_from_examples
 
 _LOSSES = {"kl": kl_loss, "margin": margin_loss}
 

@@ -152,9 +152,10 @@ def build(config: IctTrainConfig, world: World) -> Method:
     )
 
     # model
-    model = load_model(config, world.device, same_encoder=True)
+    retriever = load_model(config, world.device, same_encoder=True)
     return bi_encoder_method(
-        model,
+        config,
+        retriever,
         world,
         batches,
         held_out,

@@ -3,9 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +27,7 @@ from retrievers.examples.hops import (
 )
 from retrievers.training.bi_encoder import BiEncoderModel, load_model, score_rows
 from retrievers.training.config import MdrTrainConfig
-from retrievers.training.recipe import bi_encoder_method, fixed_vectors
+from retrievers.training.recipe import bi_encoder_method
 
 _MOST_EXAMPLES = 24  # per question: four orders of six hops
 
@@ -60,20 +58,21 @@ def build(config: MdrTrainConfig, world: World) -> Method:
         per_question=_MOST_EXAMPLES,
     )
     data = split.training
-    batches: Any = hop_batches(config, data)
+    hops = hop_batches(config, data)
+    batches: HopBatches | HopEpochs = hops
 
     # model
-    model = load_model(config, world.device)
+    retriever = load_model(config, world.device)
     step = None
     if config.negatives == "index":
-        assert model.bank is not None
-        step = partial(index_step, model, data, index=model.bank, depth=config.depth)
-        batches = batches.epochs
-    elif model.bank is not None:
-        model.fixed = fixed_vectors(model.bank, chain(data, split.held_out))
+        index = retriever.passage_index
+        assert index is not None
+        step = partial(index_step, retriever.model, data, index=index, depth=config.depth)
+        batches = hops.epochs
 
     return bi_encoder_method(
-        model,
+        config,
+        retriever,
         world,
         batches,
         split.held_out,

@@ -34,7 +34,7 @@ from rag.training.fit import Loss
 from retrievers.encoders.tower import TokenIds
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
-from retrievers.training.bi_encoder import BiEncoderModel
+from retrievers.training.bi_encoder import BiEncoderModel, FixedVectors
 from retrievers.training.losses import BatchLoss, in_batch_loss
 
 
@@ -45,6 +45,7 @@ def contrastive_step(
     chunk_size: int | None = None,
     *,
     loss: BatchLoss = in_batch_loss,
+    fixed: FixedVectors | None = None,
 ) -> Loss:
     """Forward pass and loss of a batch; `Loss.backward` computes this process's share of the
     gradient.
@@ -58,6 +59,7 @@ def contrastive_step(
         chunk_size: texts that go through an encoder at once, by the gradient cache: memory does not
             grow with the batch, every text is encoded twice. None keeps all graphs.
         loss: what to minimise.
+        fixed: vectors of the passages, which are then not encoded; None encodes them.
 
     Returns:
         The loss divided by the number of processes (shares are summed), and this process's number
@@ -86,11 +88,11 @@ def contrastive_step(
     texts = batch.passages[passage_share]
     passage_ids = model.tokenizer.passages(texts)
     passages = None
-    if model.fixed is None:
+    if fixed is None:
         passages = encode(model.passage, passage_ids, seed=seed ^ 1, first=passage_share.start)
         passage_leaf = _gathered(passages.vectors, world)  # (P …, D)
     else:
-        passage_leaf = _gathered(model.fixed_vectors(texts), world)
+        passage_leaf = _gathered(fixed.of(texts), world)
 
     # loss
     value = loss(model.score(question_leaf, passage_leaf), batch.to(world.device))

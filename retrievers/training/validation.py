@@ -5,7 +5,6 @@ pool.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -16,14 +15,13 @@ from rag.core.errors import ConfigError
 from rag.core.types import Passage, Query
 from rag.data.examples import Example
 from rag.metrics.ranking import average_rank
+from rag.training.fit import LossFunction
 from retrievers.encoders.settings import TOKENS
 from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.examples.batches import BatchMaker, distinct, has_negatives
 from retrievers.examples.data import ExampleTable
-from retrievers.training.bi_encoder import BiEncoderModel, encoder_settings
+from retrievers.training.bi_encoder import TrainedRetriever
 from retrievers.training.config import EncodedConfig
-from retrievers.training.losses import BatchLoss
-from retrievers.training.step import contrastive_step
 
 POOL_NEGATIVES = 30
 POOL_QUESTIONS = 10_000  # as in the published average rank
@@ -62,6 +60,9 @@ def pool_rank(
 class HeldOutScores:
     """Scores the model on held-out questions: loss, and average rank of a vector per text.
 
+    Args:
+        loss: the loss of a batch of `make_batches`.
+
     Raises:
         ConfigError: no held-out question could be compared with a wrong passage.
     """
@@ -71,9 +72,8 @@ class HeldOutScores:
         config: EncodedConfig,
         held_out: Sequence[Example],
         make_batches: BatchMaker,
-        loss: BatchLoss,
+        loss: LossFunction,
     ) -> None:
-        self.config = config
         self.loss = loss
         self.with_positives = [example for example in held_out if example.positives]
         self.batches = make_batches(config, ExampleTable.of(held_out), once=True)
@@ -85,20 +85,21 @@ class HeldOutScores:
             )
 
     @torch.no_grad()
-    def __call__(self, model: BiEncoderModel) -> dict[str, float]:
+    def __call__(self, retriever: TrainedRetriever) -> dict[str, float]:
         """{"nll", "average_rank"}."""
+        model = retriever.model
         model.eval()
-        step = partial(contrastive_step, model, chunk_size=self.config.chunk_size, loss=self.loss)
-        losses = [float(step(batch).value) for batch in self.batches]
+        losses = [float(self.loss(batch).value) for batch in self.batches]
         scores = {"nll": sum(losses) / len(losses)}
         if self.with_positives and model.settings.passage.pooling != TOKENS:
-            scores["average_rank"] = self._rank(model)
+            scores["average_rank"] = self._rank(retriever)
         model.train()
         return scores
 
-    def _rank(self, model: BiEncoderModel) -> float:
+    def _rank(self, retriever: TrainedRetriever) -> float:
         """`pool_rank` of the model; texts are as long as the finished encoder reads them."""
-        longest = encoder_settings(model).max_length
+        model = retriever.model
+        longest = retriever.encoder_settings.max_length
         question, passage = (
             TextTokenizer(side.override(max_length=longest)) for side in model.settings
         )

@@ -19,7 +19,7 @@ from rag.core.errors import ArtifactError, ConfigError
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.folders import read_settings
 from retrievers.encoders.vectors import Vectors, score
-from retrievers.training.bi_encoder import encoder_settings, export_model
+from retrievers.training.bi_encoder import export_model
 from tests.support.messages import refusal
 from tests.token_towers import bi_encoder
 
@@ -113,7 +113,7 @@ def test_colberts_checkpoint_written_anew_makes_the_vectors_of_the_paper(
     rows = encoder._passage.tokenizer.passages([""] * len(texts), texts)
     token_ids = [np.asarray(ids, np.int32) for ids in rows]
     compare(model.passage.encode(token_ids, model.chunk()), documents)
-    written = export_model(tmp_path / "new", model, {}, encoder_settings(model))
+    written = export_model(tmp_path / "new", model, {}, model.settings.passage)
     again = BiEncoder.load(written, precision="fp32")
     compare(again.question_tokens(QUESTIONS), queries)
     compare(again.passage_tokens(TITLES, PASSAGES), documents)

@@ -112,8 +112,8 @@ def test_a_fixed_index_gives_the_encoder_too(tmp_path: Path, tiny_bert: Path) ->
     encoder = BiEncoder.load(tiny_bert, precision="fp32")
     index = write_index(tmp_path / "built", passages, encoder=encoder).directory
     given = {"index": index, "frozen": "passage", "shared": False, "train_files": ("t.json",)}
-    model = load_model(DprTrainConfig(out=tmp_path / "run", **given), "cpu")
-    assert model.config.question_encoder == model.config.passage_encoder == str(tiny_bert)
+    config = load_model(DprTrainConfig(out=tmp_path / "run", **given), "cpu").config
+    assert config.question_encoder == config.passage_encoder == str(tiny_bert)
 
 
 def test_the_card_names_the_file(files: Path, tmp_path: Path, tiny_bert: Path) -> None:

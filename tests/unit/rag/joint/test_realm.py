@@ -97,7 +97,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny: TinyModels) -> Path:
 def task_over(index: Index, config: RealmTrainConfig) -> RealmTask:
     config = adopt_index(config, index, same_encoder=True)
     reader = MaskedReader.load(str(config.reader), max_tokens=60, dropout=0.0)
-    return RealmTask(config, load_model(config, "cpu"), reader, LiveIndex(index), World())
+    return RealmTask(config, load_model(config, "cpu").model, reader, LiveIndex(index), World())
 
 
 def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:

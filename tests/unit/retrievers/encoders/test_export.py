@@ -3,6 +3,7 @@ reads.
 """
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from rag.config import load_config
@@ -52,11 +53,9 @@ def test_the_card_says_what_was_done_and_no_path(tmp_path: Path) -> None:
         query_prefix="",
     )
     settings = _settings(tmp_path, query_prefix="query: ")
+    retriever: Any = SimpleNamespace(config=config, encoder_settings=settings)
     card = render_card(
-        config,
-        encoder_card(config, settings),
-        {"questions": 12},
-        {"nll": 0.123456, "top": {"1": 0.5}},
+        config, encoder_card(retriever), {"questions": 12}, {"nll": 0.123456, "top": {"1": 0.5}}
     )
     assert str(tmp_path) not in card
     for words in (

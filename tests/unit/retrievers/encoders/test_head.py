@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel
 
 from rag.core.errors import ArtifactError
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.training.bi_encoder import encoder_settings, export_model
+from retrievers.training.bi_encoder import export_model
 from tests.support.messages import refusal
 from tests.token_towers import bi_encoder
 
@@ -119,7 +119,7 @@ def test_published_heads_are_read_trained_and_written_back(
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])
         target = model.encode_query_tokens(tokens).numpy()
-    written = export_model(tmp_path / "new", model, weights, encoder_settings(model))
+    written = export_model(tmp_path / "new", model, weights, model.settings.passage)
     again = BiEncoder.load(written, precision="fp32")
     np.testing.assert_allclose(again.encode_questions(TEXTS), target, atol=2e-5)
 

@@ -10,8 +10,7 @@ from rag.data.examples import Candidate, Example
 from rag.training.distributed import World
 from retrievers.examples.batches import IGNORED, POSITIVE, Epochs, RetrieverBatches, TargetBatches
 from retrievers.examples.data import ExampleTable
-from retrievers.training.losses import in_batch_loss
-from retrievers.training.recipe import contrastive_batches
+from retrievers.training.dpr import contrastive_batches
 from retrievers.training.validation import HeldOutScores
 from tests.support.messages import refusal
 
@@ -115,6 +114,6 @@ def test_batches_without_negatives_are_refused():
     alone = [Example.labelled(str(n), "who", ("river",), (passage(0),)) for n in range(4)]
     config = SimpleNamespace(batch_size=9, hard_negatives=1, mask_false_negatives=True, seed=3)
     with refusal(ConfigError):
-        HeldOutScores(config, alone, contrastive_batches, in_batch_loss)
+        HeldOutScores(config, alone, contrastive_batches, loss=None)
     with refusal(ConfigError):
         World(size=8).share(4)

@@ -160,24 +160,18 @@ def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(
     """The first passage is a negative of the second hop."""
     left = {"q#0.0": "ac", "q#0.1": "abc", "r#0.0": "abc"}
     model, data = world_of(tiny_bert)
-    epochs = HopEpochs(data.column("id"), 2, seed=1)
+    ids = [example.id for example in data]
+    epochs = HopEpochs(ids, 2, seed=1)
     batch = HopBatches(data, epochs, hard_negatives=0, mask_false_negatives=masks)[0]
-    row = {data.column("id")[e]: n for n, e in enumerate(epochs[0].tolist())}
+    row = {ids[e]: n for n, e in enumerate(epochs[0].tolist())}
     names = [passage.id for passage in batch.passages]
     counted = (batch.labels != IGNORED).numpy()
     shown = {name: "".join(sorted(np.array(names)[counted[n]])) for name, n in row.items()}
     assert shown == left
     targets = {name: names[batch.labels[n].argmax()] for name, n in row.items()}
     assert targets == {"q#0.0": "a", "q#0.1": "b", "r#0.0": "c"}
-    scores = (
-        model.encode_queries(
-            [
-                data.take(np.array([data.column("id").tolist().index(name)]))[0].query
-                for name in left
-            ]
-        )
-        @ model.encode_passages(PASSAGES).T
-    )
+    queries = data.queries(np.arange(len(data)))  # in the order of `left`
+    scores = model.encode_queries(queries) @ model.encode_passages(PASSAGES).T
     expected = 0.0
     for n, (name, kept) in enumerate(left.items()):
         listed = scores[n, ["abc".index(letter) for letter in kept]]
@@ -200,16 +194,11 @@ def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path) -> None
     )
     examples = np.arange(len(data))
     value = index_step(model, data, examples, index=index, depth=5).value
-    queries = model.encode_queries([example.query for example in data])
-    golds = {
-        "q#0.0": (0, {1}),
-        "q#0.1": (1, set()),
-        "r#0.0": (2, set()),
-    }  # the next one, the later ones
+    queries = model.encode_queries(data.queries(examples))
+    golds = [(0, {1}), (1, set()), (2, set())]  # of every hop: its passage, those of later hops
     expected = torch.zeros(())
-    for n, name in enumerate(data.column("id")):
-        target, later = golds[name]
-        scores = queries[n] @ torch.from_numpy(vectors).T
+    for query, (target, later) in zip(queries, golds, strict=True):
+        scores = query @ torch.from_numpy(vectors).T
         actual = [
             row
             for row in scores.argsort(descending=True)[:5].tolist()

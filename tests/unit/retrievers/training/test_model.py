@@ -8,18 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cosine_similarity
 
+from indexers.index import Index
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.types import Passage, Query
 from rag.training.precision import MasterWeights
+from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import IGNORED, NEGATIVE, POSITIVE, RetrieverBatch
-from retrievers.training.bi_encoder import load_model
-from retrievers.training.config import DprTrainConfig
+from retrievers.training.bi_encoder import FixedVectors
 from retrievers.training.losses import pairwise_loss
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
 from tests.spelled import spell
 from tests.support.messages import refusal
+from tests.tiny_masks import write_passages
 from tests.token_towers import bi_encoder, spelled
 
 TOKENS = {"question_tokens": 16, "passage_tokens": 32}
@@ -59,22 +62,21 @@ def test_a_frozen_passage_tower_takes_no_gradients(tiny_bert: Path) -> None:
     grads = {name: p.grad is not None for name, p in model.named_parameters()}
     assert not any(given for name, given in grads.items() if name.startswith("passage."))
     assert any(given for name, given in grads.items() if name.startswith("question."))
-    config = DprTrainConfig(
-        out="run", train_files=("train.json",), question_encoder=str(tiny_bert), **TOKENS
-    )
     with refusal(ConfigError):
-        load_model(config, "cpu", freeze_passages=True)
+        bi_encoder(tiny_bert, frozen="passage", **TOKENS)
 
 
-def test_vectors_of_a_frozen_tower_are_without_dropout(tiny_bert: Path) -> None:
-    given = {**TOKENS, "shared": False, "dropout": 0.5, "frozen": "passage"}
-    model = bi_encoder(tiny_bert, **given).eval()
+def test_fixed_vectors_are_the_index_s_or_the_tower_s_without_dropout(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    model = bi_encoder(tiny_bert, shared=False, dropout=0.5, frozen="passage", **TOKENS).eval()
     passages = [Passage("", "", text) for text in ("the river", "title", "who wrote the text")]
     expected = model.encode_passages(passages)
     model.train()
-    model.fixed = {}
-    torch.testing.assert_close(model.fixed_vectors(passages).values, expected)
-    assert model.passage.training
+    encoder = BiEncoder.load(tiny_bert, precision="fp32", pooling="mean")
+    with Index.open(write_passages(tmp_path / "index", encoder, ["title"])) as index:
+        expected[1] = torch.from_numpy(index.require_dense().embeddings.rows(np.array([0])))
+        torch.testing.assert_close(FixedVectors(model, index).of(passages).values, expected)
 
 
 @pytest.mark.needs_bf16
@@ -86,17 +88,14 @@ def test_bf16_keeps_vectors_and_scores_in_fp32(tiny_bert: Path) -> None:
     rows = texts(5)
     result = model.encode_passage_tokens(rows)
     assert result.dtype == torch.float32
-    assert (
-        torch.nn.functional.cosine_similarity(result, exact.encode_passage_tokens(rows)).min()
-        > 0.99
-    )
+    assert cosine_similarity(result, exact.encode_passage_tokens(rows)).min() > 0.99
     loss = contrastive_step(model, batch(4, 2), chunk_size=2)
     loss.compute_gradients(master.gather_gradients)
     contrastive_step(exact, batch(4, 2)).compute_gradients(lambda: None)
     ours = torch.cat([tensor.grad.flatten() for tensor in master.master if tensor.grad is not None])
     theirs = torch.cat([p.grad.flatten() for p in exact.parameters() if p.grad is not None])
     assert ours.dtype == torch.float32
-    assert torch.nn.functional.cosine_similarity(ours, theirs, dim=0) > 0.98
+    assert cosine_similarity(ours, theirs, dim=0) > 0.98
 
 
 def test_what_cannot_be_trained_is_refused(
