@@ -126,7 +126,7 @@ class PromiseKeeper:
         changed = self._changed(_as_stored(conditions))
         if not changed:
             return self._stored.promise, self._watch(confidence)
-        names = ", ".join(changed)
+        names = ", ".join(name.removeprefix("has_") for name in changed)
         return (
             None,
             f"no error rate is promised: the promise was fitted with other values of {names}",
@@ -153,8 +153,8 @@ class PromiseKeeper:
         if hypergeom.sf(n_outside - 1, n_all, stored.n_outside + n_outside, n_live) >= _LEVEL:
             return ""
         return (
-            f"{n_outside} of the last {n_live} confidences leave the range of the questions that "
-            f"the promise was fitted on ({stored.low:.2f} to {stored.high:.2f}): fit it again"
+            f"{n_outside} of the last {n_live} confidences leave the range that the promise was "
+            f"fitted on ({stored.low:.2f} to {stored.high:.2f}): fit it again"
         )
 
 

@@ -469,7 +469,7 @@ def _content(
     if result.get("notice"):
         parts.append(f"Note: {result['notice']}.")
     if "promise" in result:
-        parts.append(f"Promised: {Promise(**result['promise'])}.")
+        parts.append(f"Promised: {Promise(**result['promise']).in_words('answers')}.")
     if result["question"] != understood:
         parts.append(_UNDERSTOOD + understood)
     if sources:

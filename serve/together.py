@@ -67,6 +67,7 @@ class Together(Pipeline):
         super().__init__(first.index, first.retriever, first.reader, first.verifier, beside=first)
         # A promise is of one index.
         self._promise = None
+        self._verdict_promise = None
 
     def _first(self, leases: ExitStack) -> Pipeline:
         """The pipeline of the first shelf that can be opened."""

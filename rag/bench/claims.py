@@ -9,13 +9,14 @@ evidence, whatever is true. Some claims are negated; some evidence is that of an
 lacks one of two articles: not enough. The same files and seed give the same claims.
 """
 
-import argparse
 import random
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from cyclopts import run
 
 from rag.adaptation.questions import answers_in
 from rag.bench.statements import base_verbs, negated, statement
@@ -228,8 +229,18 @@ def _exchanged(text: str, before: str, after: str) -> str:
     return re.sub(rf"(?<!\w){re.escape(before)}(?!\w)", after.replace("\\", ""), text)
 
 
-def main(files: Sequence[Path], out: Path, *, most: int, facts: bool, seed: int) -> None:
-    """Write the claims of all files, at most `most` of each."""
+def main(
+    files: list[Path], /, *, out: Path, most: int = 100_000, facts: bool = False, seed: int = 7
+) -> None:
+    """Write the claims of all files.
+
+    Args:
+        files: Questions.
+        out: File of the claims.
+        most: Claims of a file at most.
+        facts: Claims to search for, of HoVer's form.
+        seed: Random seed.
+    """
     made: list[dict[str, Any]] = []
     for file in files:
         of_file = list(make_claims(read_questions(file), seed, facts=facts))
@@ -238,14 +249,4 @@ def main(files: Sequence[Path], out: Path, *, most: int, facts: bool, seed: int)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--most", type=int, default=100_000)
-    parser.add_argument(
-        "--facts", action="store_true", help="claims to search for, of HoVer's form"
-    )
-    parser.add_argument("--seed", type=int, default=7)
-    main(**vars(parser.parse_args()))
+    run(main)

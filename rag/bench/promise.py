@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import repeat
+from operator import itemgetter
 
 import numpy as np
 from scipy.special import expit, logit
 
 from rag.bench.report import Figure, Report
-from rag.core.arrays import Float64
+from rag.core.arrays import Bool, Float64
 from rag.core.errors import ConfigError, DataError
-from rag.eval.promise_fitting import split_questions
+from rag.eval.promise_fitting import is_wrong_verdict, split_questions
 from rag.eval.records import QuestionRecord
 from rag.eval.results import load_evaluations
 from rag.metrics.selective import Limits, fit_threshold
@@ -21,14 +22,14 @@ from readers.confidence import fit_shift
 
 # A confidence is no surer than this, so that its logit is finite.
 _LEAST = 1e-9
-# Fitted shift, slope and threshold; no answer reaches a threshold above 1.
-_Rule = tuple[float, float, float]
-_NEVER = 2.0
+# The least logit of the answers that a threshold gives; above all of them where it gives none.
+_NEVER = float("inf")
 # Of the test by which untouched answers refute a rate.
 _LEVEL = 0.05
-# Questions that are fitted on at most, and those of each set that stay untouched at least.
-_MOST_FITTED = 500
+# Questions of each set that stay untouched at least.
 _LEAST_REST = 500
+# Confidence; whether it is wrong; whether the question has no answer.
+_Row = tuple[float, bool, bool]
 
 
 def run_promise_benchmark(
@@ -36,43 +37,50 @@ def run_promise_benchmark(
     max_error: Sequence[str] = ("0.1", "0.3", "0.5"),
     max_false_answers: float | None = None,
     splits: int = 200,
+    fitted: int = 500,
+    replacement: bool = False,
 ) -> Report:
-    """How often a promised error rate holds on the questions that it was not fitted on.
+    """How often a promised error rate holds on the questions, or claims, that it was not fitted on.
 
     Each set is split at random many times: some questions fit the confidence and choose the
-    threshold as `rag tune confidence` does, and the rate of wrong answers is taken on all others.
-    "Plain" is the least threshold whose rate on the fitted questions is low enough. Where no
-    promise can be made nothing is answered, which keeps it. The promises of the first set are also
-    used on the others.
+    threshold as `rag tune confidence` does, or claims the threshold as `rag tune verdicts` does, and
+    the rate of wrong answers is taken on all others. "Plain" is the least threshold whose rate on
+    the fitted questions is low enough. Where no promise can be made nothing is answered, which
+    keeps it; "made: kept" leaves that out. The first set's promises are also used on the others.
 
     Args:
-        results: Result folders of `rag evaluate`.
+        results: Result folders of `rag evaluate`, all of questions or all of claims.
         max_error: Error rates to promise.
         max_false_answers: Also promise that so few of the questions without an answer get one.
         splits: Random splits of each set.
+        fitted: Questions to fit on at most; at least 500 stay untouched.
+        replacement: Draw the fitted questions with replacement, and take the rate on the whole set:
+            it is the true rate of what they are drawn from, not that of another sample.
 
     Raises:
-        ConfigError: a set has too few questions.
+        ConfigError: a set has too few questions, or questions stand beside claims.
     """
-    sets = {each.name: _read(each.records()) for each in load_evaluations(results)}
+    evaluations = load_evaluations(results)
+    are_claims = {each.metrics.get("profile") == "claims" for each in evaluations}
+    if len(are_claims) > 1:
+        raise ConfigError(
+            "some results are of claims, others of questions", hint="measure each alone"
+        )
+    [is_claims] = are_claims
+    sets = {each.name: _read(each.records(), is_claims) for each in evaluations}
     report = Report(f"promised error rates, {splits} random splits of each set")
     first = next(iter(sets))
     for rate in max_error:
         limits = Limits(float(rate), max_false_answers=max_false_answers)
-        for name, answers in sets.items():
-            n_fitted = min(_MOST_FITTED, answers.shape[1] - _LEAST_REST)
+        for name, outcomes in sets.items():
+            n = outcomes.shape[1]
+            n_fitted = min(fitted, n - _LEAST_REST)
             if n_fitted < 1:
-                raise ConfigError(f"{name} has {answers.shape[1]} questions, too few to split")
-            promised = list[_Rule]()
-            plain = list[_Rule]()
-            rests = list[Float64]()
-            draw = np.random.default_rng(0)
-            for _ in range(splits):
-                order = draw.permutation(answers.shape[1])
-                fitted = _fit(answers[:, order[:n_fitted]], limits)
-                promised.append(fitted[0])
-                plain.append(fitted[1])
-                rests.append(answers[:, order[n_fitted:]])
+                raise ConfigError(f"{name} has {n} answers or verdicts, too few to split")
+            draws = list(_draws(outcomes, n_fitted, splits, replacement))
+            rests = [rest for _, rest in draws]
+            rules = [_fit(part, limits, fits_confidence=not is_claims) for part, _ in draws]
+            promised, plain = np.array(rules).T
             row = _figures(promised, rests, limits)
             for column, figure in _figures(plain, rests, limits).items():
                 row[f"plain: {column}"] = figure
@@ -85,8 +93,21 @@ def run_promise_benchmark(
     return report
 
 
+def _draws(
+    outcomes: Float64, n_fitted: int, splits: int, replacement: bool
+) -> Iterator[tuple[Float64, Float64]]:
+    """What is fitted on, and what the rate is taken on, for each split."""
+    draw = np.random.default_rng(0)
+    for _ in range(splits):
+        if replacement:
+            yield draw.choice(outcomes, n_fitted, axis=1), outcomes
+        else:
+            shuffled = draw.permutation(outcomes, axis=1)
+            yield shuffled[:, :n_fitted], shuffled[:, n_fitted:]
+
+
 def _figures(
-    rules: Sequence[_Rule], untouched: Iterable[Float64], limits: Limits
+    rules: Iterable[float], untouched: Iterable[Float64], limits: Limits
 ) -> dict[str, Figure]:
     """Of all splits: how often the limits were kept, with its exact interval; how often the
     untouched answers refute the error rate, by their own binomial test; and means.
@@ -104,61 +125,83 @@ def _figures(
     made = n_given > 0
     figures: dict[str, Figure] = {
         "kept": Interval(n_kept / n, float(ends.low), float(ends.high), n),
-        "refuted": float(is_refuted.mean()),
-        "made": float(made.mean()),
-        "coverage": float(coverage.mean()),
-        "wrong": float(risk[made].mean()) if made.any() else None,
+        "made: kept": _mean(is_kept[made]),
+        "refuted": _mean(is_refuted),
+        "made": _mean(made),
+        "coverage": _mean(coverage),
+        "wrong": _mean(risk[made]),
     }
     if limits.max_false_answers is not None:
-        figures["false answers"] = float(false_share[made].mean()) if made.any() else None
+        figures["false answers"] = _mean(false_share[made])
     return figures
 
 
-def _fit(answers: Float64, limits: Limits) -> tuple[_Rule, _Rule]:
-    """The promised and the plain threshold, on a confidence that a quarter of the answers fits."""
-    fitting, judged = split_questions(answers.T.tolist(), 0)
-    logits, is_wrong, _ = np.array(fitting).T
-    shift, slope = fit_shift(logits, is_wrong == 0)
-    logits, is_wrong, has_no_answer = np.array(judged).T
+def _mean(values: Float64 | Bool) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _fit(outcomes: Float64, limits: Limits, *, fits_confidence: bool) -> tuple[float, float]:
+    """The least logit that the promised threshold gives, and the plain one.
+
+    Args:
+        fits_confidence: by a quarter of the outcomes; the others choose the thresholds.
+    """
+    shift = 0.0
+    slope = 1.0
+    if fits_confidence:
+        fitting, judged = split_questions(outcomes.T.tolist(), 0)
+        logits, is_wrong, _ = np.array(fitting).T
+        shift, slope = fit_shift(logits, is_wrong == 0)
+        outcomes = np.array(judged).T
+    logits, is_wrong, has_no_answer = outcomes
     confidence = expit(shift + slope * logits)
     promised = _NEVER
     with suppress(DataError):
         fitted = fit_threshold(confidence, is_wrong, limits, has_no_answer=has_no_answer)
-        promised = fitted.threshold
+        promised = float(logits[confidence >= fitted.threshold].min())
     order = np.argsort(-confidence, kind="stable")
     rate = np.cumsum(is_wrong[order]) / np.arange(1, len(order) + 1)
     is_low = np.flatnonzero(rate <= limits.max_error)
-    plain = float(confidence[order[is_low[-1]]]) if len(is_low) else _NEVER
-    return (shift, slope, promised), (shift, slope, plain)
+    plain = float(logits[order[is_low[-1]]]) if len(is_low) else _NEVER
+    return promised, plain
 
 
-def _outcome(rule: _Rule, answers: Float64) -> tuple[float, float, float, float]:
-    """Answers given, wrong ones among them, coverage, and the share of the questions without an
-    answer that get one.
+def _outcome(least: float, outcomes: Float64) -> Float64:
+    """Answers given from a least logit on, wrong ones among them, coverage, and the share of the
+    questions without an answer that get one (4,).
     """
-    shift, slope, threshold = rule
-    is_given = expit(shift + slope * answers[0]) >= threshold
-    has_no_answer = answers[2] > 0
-    n_false = (is_given & has_no_answer).sum()
-    n_wrong = answers[1, is_given].sum()
+    logits, is_wrong, has_no_answer = outcomes
+    is_given = logits >= least
     n_given = is_given.sum()
-    return (
-        float(n_given),
-        float(n_wrong),
-        float(n_given / len(is_given)),
-        float(n_false / max(1, has_no_answer.sum())),
-    )
+    n_false = has_no_answer[is_given].sum()
+    false_share = n_false / max(1, has_no_answer.sum())
+    return np.array([n_given, is_wrong[is_given].sum(), n_given / len(logits), false_share])
 
 
-def _read(records: Iterable[QuestionRecord]) -> Float64:
-    """Logits of the first answers' confidences; 1 where they are wrong; 1 where the question has no
-    answer (3, n). Lists and sentences for yes or no are left out.
+def _read(records: Iterable[QuestionRecord], is_claims: bool) -> Float64:
+    """Logits of the confidences; 1 where the answer or verdict is wrong; 1 where the question has no
+    answer (3, n).
     """
-    rows = []
-    for record in records:
-        if record.kind != "answer":
-            continue
-        confidence = record.n_best[0].confidence if record.n_best else 0.0
-        surest = float(logit(np.clip(confidence, _LEAST, 1 - _LEAST)))
-        rows.append((surest, record.scores["em"] != 1.0, not record.answers))
-    return np.array(rows, np.float64).T
+    row_of = _verdict_row if is_claims else _answer_row
+    rows = list(filter(None, map(row_of, records)))
+    outcomes = np.array(rows, np.float64).reshape(-1, 3).T
+    outcomes[0] = logit(outcomes[0].clip(_LEAST, 1 - _LEAST))
+    return outcomes
+
+
+def _answer_row(record: QuestionRecord) -> _Row | None:
+    """The first answer; None for lists, and for sentences in place of yes or no."""
+    if record.kind != "answer":
+        return None
+    confidence = record.n_best[0].confidence if record.n_best else 0.0
+    return confidence, record.scores["em"] != 1.0, not record.answers
+
+
+def _verdict_row(record: QuestionRecord) -> _Row | None:
+    """The verdict as people get it, the likeliest of three labels; None where there is none, or no
+    label to compare it with.
+    """
+    if not record.probabilities or not record.answers:
+        return None
+    verdict, confidence = max(record.probabilities.items(), key=itemgetter(1))
+    return confidence, is_wrong_verdict(verdict, record.answers[0]), False

@@ -7,11 +7,11 @@ is the sum of refuted and not enough. The baselines are verifiers trained with `
 `parts=evidence`. "Exchanged": how often a claim is supported by the evidence of another claim.
 """
 
-import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from cyclopts import run
 
 from rag.core.types import VERDICT_LABELS, Claim, VerdictLabel
 from rag.data.claims import read_claims
@@ -84,13 +84,22 @@ def _percent(figure: Interval) -> str:
 
 def main(
     file: Path,
+    /,
     *,
-    verifier: Path | None,
-    claim_only: Path | None,
-    evidence_only: Path | None,
-    precision: str,
+    verifier: Path | None = None,
+    claim_only: Path | None = None,
+    evidence_only: Path | None = None,
+    precision: str = "auto",
 ) -> None:
-    """Print the table."""
+    """Print the table.
+
+    Args:
+        file: Claims with their evidence.
+        verifier: Folder of a verifier; default: the one in the package.
+        claim_only: Folder of a baseline that reads claims alone.
+        evidence_only: Folder of a baseline that reads evidence alone.
+        precision: Number format of the verifier.
+    """
     judged = load_verifier(verifier, precision=precision)
     folders = {"claim": claim_only, "evidence": evidence_only}
     baselines = {part: load_verifier(folder) for part, folder in folders.items() if folder}
@@ -118,11 +127,4 @@ def _print_row(*cells: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("file", type=Path)
-    for option in ("--verifier", "--claim-only", "--evidence-only"):
-        parser.add_argument(option, type=Path)
-    parser.add_argument("--precision", default="auto")
-    main(**vars(parser.parse_args()))
+    run(main)

@@ -53,7 +53,7 @@ COMMANDS = {
         "Have a language model write questions for an index's passages.",
     ),
     "rounds": ("teach", "Train", "Teach a retriever in rounds, from questions and answers alone."),
-    "tune": ("teach", "Train", "Fit the reader's confidence to a corpus."),
+    "tune": ("teach", "Train", "Fit a reader's confidence, and promise an error rate."),
     "evaluate": ("measure", "Measure", "Evaluate an index and a reader on a question set."),
     "compare": (
         "measure",

@@ -80,7 +80,7 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
     if result.get("notice"):
         lines.append(f"  beware: {result['notice']}")
     if promise is not None:
-        lines.append(f"  {dim}promised: {promise}{end}")
+        lines.append(f"  {dim}promised: {promise.in_words('answers')}{end}")
     for number, answer in enumerate(answers, 1):
         evidence = answer["evidence"]
         text = " ".join(answer["text"].split())
@@ -133,7 +133,7 @@ def format_verdict(result: dict[str, Any], *, colour: bool) -> str:
     if result.get("notice"):
         lines.append(f"  {result['notice']}")
     if "promise" in result:
-        lines.append(f"  {dim}promised: {Promise(**result['promise'])}{end}")
+        lines.append(f"  {dim}promised: {Promise(**result['promise']).in_words('verdicts')}{end}")
     evidence = result.get("evidence")
     if evidence:
         start, stop = evidence["supporting"][0]

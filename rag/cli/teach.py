@@ -1,6 +1,5 @@
 """What teaches beside `rag train`: mining, scores, rounds, adaptation, confidence."""
 
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
@@ -31,7 +30,7 @@ from rag.rounds.config import RoundsConfig, RoundsOptions, SignalName
 from retrievers.negatives.settings import MiningSettings
 
 if TYPE_CHECKING:
-    from rag.core.types import Promise
+    from rag.core.types import Given, Promise
     from rag.metrics.selective import Limits
 
 Recipe = Literal["distill", "colbert"]
@@ -48,6 +47,11 @@ _RECIPE_OF: dict[str, Recipe] = {
     "signal": "distill",
     "positives": "colbert",
     "negatives": "colbert",
+}
+# What a promise does not cover.
+_NOT_COVERED = {
+    "answers": "ask for more than a short answer",
+    "verdicts": "have no label, or are no claims",
 }
 _BETWEEN_0_AND_1 = Number(gt=0, lt=1)
 Share = Annotated[float | None, Parameter(validator=_BETWEEN_0_AND_1)]
@@ -244,7 +248,7 @@ def tune(
     /,
     *,
     index: Index,
-    questions: Questions,
+    questions: Annotated[Questions, Parameter(alias=("-q", "--claims"))],
     out: Annotated[Path | None, Parameter(alias="-o")] = None,
     max_error: Share = None,
     confidence: Annotated[float, Parameter(validator=_BETWEEN_0_AND_1)] = 0.95,
@@ -264,7 +268,7 @@ def tune(
     confidence stays as it is, and all do.
 
     `rag tune verdicts` promises an error rate of verdicts on claims, from a file of labelled claims
-    in place of questions.
+    (--claims) in place of questions.
 
     Args:
         what: What is fitted.
@@ -325,9 +329,9 @@ def _tune_answers(
         # What is promised holds for the confidence that was just fitted.
         opening["reader"] = out
     if limits is not None:
-        _say_needed(limits)
+        _say_needed(limits, "answers")
         promise = fit_promise(index, judged, limits, settings=evaluation, **opening)
-        _say_promise(index, promise, len(judged), "ask for more than a short answer")
+        _say_promise(index, promise, "answers", len(judged))
 
 
 def _check_tuning(
@@ -357,21 +361,18 @@ def _promise_verdicts(
 ) -> None:
     """Promise the limits of verdicts on claims, and print what that needs and gives."""
     from rag.data.claims import read_claims
-    from rag.data.questions import draw_sample
     from rag.eval.promise_fitting import fit_verdict_promise
     from rag.eval.source import check_selection_split
 
     check_selection_split(claim_file)
-    claims = list(islice(read_claims(claim_file), evaluation.limit))
-    if evaluation.sample is not None:
-        claims = draw_sample(claims, evaluation.sample, evaluation.seed)
-    _say_needed(limits)
+    claims = list(evaluation.draw(read_claims(claim_file)))
+    _say_needed(limits, "verdicts")
     promise = fit_verdict_promise(index, claims, limits, top_k=evaluation.read, **opening)
-    _say_promise(index, promise, len(claims), "have no label, or are no claims")
+    _say_promise(index, promise, "verdicts", len(claims))
 
 
-def _say_needed(limits: "Limits") -> None:
-    """Print how many answers a promise needs."""
+def _say_needed(limits: "Limits", given: "Given") -> None:
+    """Print how many answers, or verdicts, a promise needs."""
     from rag.core.log import text_table
     from rag.metrics.selective import needed_sample
 
@@ -380,12 +381,12 @@ def _say_needed(limits: "Limits") -> None:
         needed = needed_sample(wrong, limits.max_error, limits.confidence)
         rows.append([f"{wrong}", f"{needed:,}"])
     say(f"at most {limits.max_error:.3g} wrong, with confidence {limits.confidence:.3g}, needs:")
-    say("\n".join(text_table(["wrong answers", "given answers"], rows)))
+    say("\n".join(text_table([f"wrong {given}", f"given {given}"], rows)))
 
 
-def _say_promise(index: str, promise: "Promise", n_asked: int, why: str) -> None:
-    """Print a promise, and how many questions it does not cover."""
-    say(f"{promise}: those with a confidence of at least {promise.threshold:.3f}")
+def _say_promise(index: str, promise: "Promise", given: "Given", n_asked: int) -> None:
+    """Print a promise, and how many questions, or claims, it does not cover."""
+    say(f"{promise.in_words(given)}: those with a confidence of at least {promise.threshold:.3f}")
     if promise.n < n_asked:
-        say(f"{n_asked - promise.n:,} further ones {why}")
+        say(f"{n_asked - promise.n:,} further ones {_NOT_COVERED[given]}")
     say(f"→ {index}; another version of the index, model or setting voids the promise")

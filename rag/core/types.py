@@ -376,13 +376,18 @@ class Answer(Record):
     sentences: tuple[JudgedSentence, ...] = field(default=(), repr=False)
 
 
+# What is given, or withheld because it is not sure enough.
+Given = Literal["answers", "verdicts"]
+
+
 @dataclass(frozen=True, slots=True)
 class Promise(Record):
-    """A promise about the answers that are given: how often they are wrong at most.
+    """A promise about the answers, or verdicts, that are given: how often they are wrong at most.
 
     Attributes:
         max_error: at most this share of the given answers is wrong.
-        confidence: probability that this holds, over the draw of the questions it was fitted on.
+        confidence: probability that this holds, over the draw of the questions, or claims, that it
+            was fitted on.
         coverage: share of these questions that was answered.
         n: number of these questions.
         threshold: first answers of less confidence are not given.
@@ -397,20 +402,21 @@ class Promise(Record):
     threshold: float
     max_false_answers: float | None = None
 
-    def __str__(self) -> str:
-        """The promise in words.
+    def in_words(self, given: Given) -> str:
+        """The promise about what is given.
 
         Example:
-            >>> print(Promise(0.1, 0.95, 0.612, 150, 0.7))
+            >>> promise = Promise(0.1, 0.95, 0.612, 150, 0.7)
+            >>> print(promise.in_words("answers"))
             at most 10% of the given answers are wrong (95% sure, 61% of 150 questions answered)
+            >>> print(promise.in_words("verdicts"))
+            at most 10% of the given verdicts are wrong (95% sure, 61% of 150 claims judged)
         """
-        false = ""
+        asked = "questions answered" if given == "answers" else "claims judged"
+        wrong = f"at most {100 * self.max_error:.3g}% of the given {given} are wrong"
         if self.max_false_answers is not None:
-            share = f"{100 * self.max_false_answers:.3g}%"
-            false = f" and at most {share} of questions without an answer get one"
-        fitted = f"{100 * self.confidence:.3g}% sure, {self.coverage:.0%} of {self.n:,} questions"
-        error = f"{100 * self.max_error:.3g}%"
-        return f"at most {error} of the given answers are wrong{false} ({fitted} answered)"
+            wrong += f" and at most {100 * self.max_false_answers:.3g}% of questions without an answer get one"
+        return f"{wrong} ({100 * self.confidence:.3g}% sure, {self.coverage:.0%} of {self.n:,} {asked})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,8 +454,11 @@ class Verdict(Record):
 
     def to_json(self) -> dict[str, object]:
         """The public JSON shape of the command line and the server."""
-        shown = {"index_version": self.index_version, "timings_ms": _rounded(self.timings_ms)}
-        return {**Record.to_json(self), **shown}
+        return {
+            **Record.to_json(self),
+            "index_version": self.index_version,
+            "timings_ms": _rounded(self.timings_ms),
+        }
 
 
 Certainty = Literal["likely", "perhaps", "none"]

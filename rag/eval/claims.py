@@ -21,7 +21,6 @@ from rag.core.log import Progress
 from rag.core.types import VERDICT_LABELS, Claim, ClaimLabel, GoldSentence, Verdict, VerdictLabel
 from rag.data.claims import fever_title
 from rag.data.files.rows import write_json_lines
-from rag.data.questions import draw_sample
 from rag.data.sentences import sentence_spans
 from rag.eval import runner
 from rag.eval.records import QuestionRecord, StoredHit, read_records
@@ -110,9 +109,7 @@ def evaluate_claims(
     Raises:
         DataError: there is no claim with a label, or a set mixes labels of two kinds.
     """
-    chosen = list(islice(claims, settings.limit))
-    if settings.sample is not None:
-        chosen = draw_sample(chosen, settings.sample, settings.seed)
+    chosen = list(settings.draw(claims))
     choices = label_choices(chosen)
     header: dict[str, Any] = {
         "format_version": runner.FORMAT_VERSION,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Generic, TypeVar, Unpack
 
@@ -17,7 +16,7 @@ from rag.core.errors import ConfigError, DataError, EndpointError, ReaderError
 from rag.core.files import check_target
 from rag.core.log import Progress, get_logger
 from rag.core.types import Passage, Question
-from rag.data.questions import draw_sample, read_questions
+from rag.data.questions import read_questions
 from rag.data.text import AnswerMatcher, exact_match
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import check_selection_split
@@ -240,9 +239,7 @@ def draw_questions(questions: str, settings: EvaluationSettings) -> list[Questio
         ConfigError: the questions are a test set.
     """
     check_selection_split(questions)
-    drawn = list(islice(read_questions(questions), settings.limit))
-    if settings.sample is not None:
-        drawn = draw_sample(drawn, settings.sample, settings.seed)
+    drawn = settings.draw(read_questions(questions))
     return [each for each in drawn if each.answers or each.meta.get("verdict") != "wrong"]
 
 

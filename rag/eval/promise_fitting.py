@@ -68,6 +68,16 @@ def judge_answers(
     return np.array(rows, np.float64).reshape(-1, 3).T
 
 
+def is_wrong_verdict(verdict: str, label: str | None) -> bool:
+    """Whether a verdict is another than the label of its claim, which may join two labels.
+
+    Example:
+        >>> is_wrong_verdict("not_enough", "not_supported"), is_wrong_verdict("not_enough", "refuted")
+        (False, True)
+    """
+    return verdict not in _ACCEPTED.get(label or "", (label,))
+
+
 def judge_verdicts(pipeline: Pipeline, claims: Sequence[Claim], top_k: int) -> Float64:
     """Have every claim judged as people do, and compare the verdicts with the labels.
 
@@ -85,8 +95,7 @@ def judge_verdicts(pipeline: Pipeline, claims: Sequence[Claim], top_k: int) -> F
             for claim, verdict in zip(part, verdicts, strict=True):
                 if verdict.label == "not_judged":
                     continue
-                accepted = _ACCEPTED.get(claim.label or "", (claim.label,))
-                rows.append((verdict.confidence, verdict.label not in accepted))
+                rows.append((verdict.confidence, is_wrong_verdict(verdict.label, claim.label)))
             progress.update(len(part))
     return np.array(rows, np.float64).reshape(-1, 2).T
 
@@ -128,7 +137,7 @@ def fit_verdict_promise(
     """The same for verdicts on claims; see `fit_promise`."""
     with Pipeline.open(index, reads=False, **opening) as pipeline:
         confidences, is_wrong = judge_verdicts(pipeline.without_promises(), claims, top_k)
-        promise = fit_threshold(confidences, is_wrong, limits)
+        promise = fit_threshold(confidences, is_wrong, limits, given="verdicts")
         stored = StoredPromise.of(promise, confidences, pipeline.verdict_conditions(top_k))
         stored.write(pipeline.index.directory / VERDICT_PROMISE_NAME)
     return promise

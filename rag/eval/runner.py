@@ -40,7 +40,6 @@ from rag.core.optional import installed_version
 from rag.core.types import Passage, Question
 from rag.data.examples import Candidate, Example, write_run
 from rag.data.files.rows import write_json_lines
-from rag.data.questions import draw_sample
 from rag.data.text import REGEX_PROFILE
 from rag.eval.journal import Journal
 from rag.eval.records import QuestionRecord, read_records
@@ -105,10 +104,7 @@ def run_evaluation(
             write_state(folder, header)
             (folder / METRICS_NAME).unlink()
         clean_directory(folder)
-        stream: Iterable[Question] = islice(questions, settings.limit)
-        if settings.sample is not None:
-            stream = draw_sample(stream, settings.sample, settings.seed)
-        _ask_all(system, stream, folder, settings, header)
+        _ask_all(system, settings.draw(questions), folder, settings, header)
         write_predictions(folder / RECORDS_NAME, folder, settings.profile)
         metrics: dict[str, Any] = {
             **header,

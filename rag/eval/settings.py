@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field
 
@@ -12,6 +13,8 @@ from rag.core.types import MAX_TOP_K, PolicyName
 from rag.data.text import Profile
 from rag.eval.figures import find_figure
 from rag.metrics import DEFAULT_MEASURES
+
+Drawn = TypeVar("Drawn")
 
 
 def _distinct(ks: Sequence[int]) -> tuple[int, ...]:
@@ -53,6 +56,13 @@ class EvaluationSettings(Config):
     policy: PolicyName = "once"
     by: tuple[str, ...] = ()
     seed: int = Field(default=DEFAULT_SEED, ge=0)
+
+    def draw(self, questions: Iterable[Drawn]) -> Iterable[Drawn]:
+        """The first questions, or claims, of which `sample` draws some."""
+        from rag.data.questions import draw_sample
+
+        first = islice(questions, self.limit)
+        return first if self.sample is None else draw_sample(first, self.sample, self.seed)
 
     @property
     def retrieve_top_k(self) -> int:

@@ -17,7 +17,7 @@ from rag import __version__
 from rag.core.errors import RagError
 from rag.core.optional import require
 from rag.core.types import AnswerSet, Certainty, Passage
-from rag.core.wording import WORDINGS
+from rag.core.wording import WITHHELD, WORDINGS
 from rag.integrations import passage_metadata
 from rag.pipeline import Pipeline
 
@@ -58,7 +58,8 @@ class Document(BaseModel):
 
 
 class Answered(BaseModel):
-    """The best answer; null where `certainty` is "none": the passages seem to hold no answer.
+    """The best answer; null where `certainty` is "none": the passages seem to hold no answer, or it
+    is not sure enough for what is promised, which `note` says.
 
     It is null too where the question asks for yes or no and the reader cannot tell: the evidence
     bears on it.
@@ -72,6 +73,7 @@ class Answered(BaseModel):
     best_guess: str | None = Field(description="best answer, given or not")
     evidence: Document | None
     note: str = ""
+    promised: str = Field("", description="how many of the given answers are wrong at most")
 
 
 def create_mcp_server(
@@ -189,8 +191,15 @@ def _answered(result: AnswerSet, passage: Passage | None) -> Answered:
     best = result.answers[0] if result.answers else None
     reason = WORDINGS[result.kind][result.certainty].reason
     guess = best.text if best and not reason else None
+    promised = ""
+    withheld = ""
+    if result.promise is not None:
+        promised = result.promise.in_words("answers")
+        if best and not result.is_answered:
+            withheld = WITHHELD
     notes = [
         reason and f"{reason}: the evidence bears on it",
+        withheld,
         best.note if best else "",
         result.notice,
     ]
@@ -203,4 +212,5 @@ def _answered(result: AnswerSet, passage: Passage | None) -> Answered:
         best_guess=guess,
         evidence=_document(passage) if passage else None,
         note="; ".join(filter(None, notes)),
+        promised=promised,
     )

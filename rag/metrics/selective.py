@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from rag.core.arrays import Float64, Int64
 from rag.core.errors import ConfigError, DataError
-from rag.core.types import Promise
+from rag.core.types import Given, Promise
 
 # The sequence begins with the first threshold whose chance to pass is so near to the best chance.
 _NEARLY = 0.02
@@ -68,6 +68,7 @@ def fit_threshold(
     limits: Limits,
     *,
     has_no_answer: npt.ArrayLike | None = None,
+    given: Given = "answers",
 ) -> Promise:
     """Choose the least threshold that keeps the limits.
 
@@ -81,6 +82,7 @@ def fit_threshold(
         confidences: (n,) in [0, 1]; 0 where there is nothing to give.
         is_wrong: (n,) whether what would be given is wrong.
         has_no_answer: (n,) questions without an answer, for `limits.max_false_answers`.
+        given: what messages call that which is judged.
 
     Raises:
         DataError: the sample is too small, or no threshold keeps the limits; the message states the
@@ -96,16 +98,15 @@ def fit_threshold(
         Risk Control", sections 2 and 3 (fixed sequence testing, several risks).
 
     Note:
-        Thresholds are confidences of the sample itself. This is exact if the rate of wrong answers
-        falls with the threshold, for then the sample only decides how many answers lie above the
-        last threshold that keeps the limit.
+        Thresholds are confidences of the sample itself. This is exact if surer answers are not wrong
+        more often: the sample then decides alone how many lie above the last one that keeps the limit.
     """
     confidence, wrong, absent = _sorted(confidences, is_wrong, has_no_answer)
     # Answers of equal confidence are given together; without confidence there is none to give.
     is_last = np.append(np.diff(confidence) < 0, True)
     rows = np.flatnonzero(is_last & (confidence > 0))
     expected = np.cumsum(1.0 - confidence)[rows]
-    tests = [_Test("answers", limits.max_error, np.cumsum(wrong)[rows], rows + 1, expected)]
+    tests = [_Test(given, limits.max_error, np.cumsum(wrong)[rows], rows + 1, expected)]
     if limits.max_false_answers is not None:
         n = np.full_like(rows, absent.sum())
         # An answer to a question without one is wrong, so that no more of them are expected.
@@ -195,5 +196,5 @@ def _refusal(tests: list[_Test], row: int, confidence: float) -> DataError:
     message = f"{wrong} of the first {n} {test.what} are wrong: with {wrong}, {needed} are needed"
     if n < least:
         message = f"{n} {test.what} to judge, expected at least {least} even if none is wrong"
-    hint = "allow a larger share, or give more questions if they are wrong less often than that"
+    hint = "allow a larger share, or give a larger sample if they are wrong less often than that"
     return DataError(f"{message} to promise a share of at most {test.limit:.3g}", hint=hint)

@@ -154,7 +154,7 @@ function blocksOf(result, passages) {
   const cards = candidates.filter((card) => path.every((step) => step.key !== card.key));
   const blocks = [panelOf(result)];
   if (result.notice) blocks.push(make("p", "fine notice", `${capital(result.notice)}.`));
-  if (result.promise) blocks.push(make("p", "fine promise", words("promised", { promise: promiseInWords(result.promise) })));
+  if (result.promise) blocks.push(make("p", "fine promise", words("promised", { promise: promiseInWords(result.promise, "answers") })));
   if (path.length) blocks.push(steps(path));
   if (answered && !bears && result.answers.length > 1) blocks.push(alternatives(result.answers.slice(1)));
   if (cards.length) blocks.push(evidence(cards, answered));

@@ -62,10 +62,11 @@ export function inWords(probability) {
   return words("sure.guess");
 }
 
-export function promiseInWords({ max_error: error, max_false_answers: falseAnswers, confidence, coverage, n }) {
+// "given" is "answers" or "verdicts".
+export function promiseInWords({ max_error: error, max_false_answers: falseAnswers, confidence, coverage, n }, given) {
   const share = (value) => `${Number((100 * value).toFixed(2))} %`;
-  const fitted = words("promise.fitted", { confidence: share(confidence), coverage: percent(coverage), n: number(n) });
-  if (falseAnswers === undefined) return words("promise", { error: share(error), fitted });
+  const fitted = words(`promise.${given}.fitted`, { confidence: share(confidence), coverage: percent(coverage), n: number(n) });
+  if (falseAnswers === undefined) return words(`promise.${given}`, { error: share(error), fitted });
   return words("promise.false_answers", { error: share(error), false_answers: share(falseAnswers), fitted });
 }
 

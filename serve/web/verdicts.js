@@ -10,7 +10,7 @@ export function verdictBlocks(verdicts, { make, capital, passageCard }) {
     const panel = make("div", `panel verdict ${verdict.label}`, make("h2", "eyebrow", words(`verdict.${verdict.label}`)), claim);
     if (verdict.probabilities) panel.append(make("p", "words", sureness(verdict)));
     if (verdict.notice) panel.append(make("p", "fine", `${capital(verdict.notice)}.`));
-    if (verdict.promise) panel.append(make("p", "fine promise", words("promised", { promise: promiseInWords(verdict.promise) })));
+    if (verdict.promise) panel.append(make("p", "fine promise", words("promised", { promise: promiseInWords(verdict.promise, "verdicts") })));
     const block = make("section", "evidence", panel);
     if (verdict.evidence) {
       block.append(passageCard(stepOf(verdict.evidence), true));

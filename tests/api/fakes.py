@@ -92,6 +92,7 @@ BEARING = "Does the Rhine reach the sea?"  # the reader cannot tell yes from no
 KNOWN[BEARING] = ([("rhine-1", PASSAGES[1].text.split(". ")[0] + ".", 0.6)], 0.2)
 PROMISE = Promise(0.1, 0.95, coverage=0.61, n=150, threshold=0.7, max_false_answers=0.2)
 PROMISED = ("Who surely met there?", "Who perhaps met there?")
+PROMISED_CLAIM = "The Rhine begins in the Swiss Alps."
 KNOWN[PROMISED[0]] = ([("danube-1", "two small rivers", 0.8)], 0.6)
 KNOWN[PROMISED[1]] = ([("danube-1", "two small rivers", 0.69)], 0.1)
 PATHS = {"Where rises what is longer than the Rhine?": ("rhine-1", "danube-1")}
@@ -258,6 +259,8 @@ class FakePipeline:
             notice = why_not_judged(claim, in_text=in_text)
             if notice:
                 verdict = Verdict(claim, "not_judged", notice=notice)
+            if claim == PROMISED_CLAIM:
+                verdict = replace(verdict, promise=replace(PROMISE, max_false_answers=None))
             verdicts.append(
                 replace(verdict, index_version=self.index_version, timings_ms=timings_ms)
             )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from fastapi import FastAPI
 
@@ -19,16 +20,18 @@ from indexers.rights import change_rights
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_json
-from rag.core.manifest import MANIFEST_NAME, RIGHTS_DIR
+from rag.core.manifest import MANIFEST_NAME, RIGHTS_DIR, VERDICT_PROMISE_NAME
 from rag.core.types import FirstStage, Hit, Passage, SearchResult
 from rag.data.records import CorpusOptions
 from rag.pipeline import Pipeline
+from rag.promises import StoredPromise
 from serve.app import create_app
 from serve.settings import ServeSettings
 from serve.together import fuse_by_rank
 from tests.api import fakes
 from tests.api.fakes import ADMIN, engine_of, opened, posted, refused, running, settings, until
 from tests.support.messages import refusal
+from tests.support.verifying import WordVerifier
 
 pytestmark = pytest.mark.anyio
 RIVERS = ("Danube", "Rhine", "Elbe")
@@ -103,6 +106,22 @@ async def test_a_request_asks_one_shelf_several_or_all(folder: Path) -> None:
         metrics = (await client.get("/metrics")).text
         assert 'rag_shelf_questions_total{kind="retrieve",shelf="Rhine"} 4.0' in metrics
         assert 'rag_shelf_passages{shelf="Elbe"} 2.0' in metrics
+
+
+async def test_a_promise_about_verdicts_is_of_one_shelf(folder: Path) -> None:
+    stored = StoredPromise.of(fakes.PROMISE, np.ones(1), {})
+    for name in RIVERS:
+        stored.write(folder / name / VERDICT_PROMISE_NAME)
+
+    def verifying(given: ServeSettings) -> Pipeline:
+        return Pipeline.open(given.index, retriever="bm25", reads=False, verifier=WordVerifier())
+
+    async with running(app=application(folder, verifying)) as client:
+        claim = "The Rhine is a river."
+        one = await posted(client, "/v1/verify", claim=claim, shelf="Rhine")
+        several = await posted(client, "/v1/verify", claim=claim, shelf=["Rhine", "Elbe"])
+    assert one["notice"].startswith("no error rate is promised")
+    assert "notice" not in several
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.api.fakes import BEARING, EVIL, PROMISED, FakePipeline, serving
+from tests.api.fakes import BEARING, EVIL, PROMISED, PROMISED_CLAIM, FakePipeline, serving
 
 QUESTION = "Where does the Danube rise?"
 
@@ -164,6 +164,9 @@ def test_a_promise_is_told_and_withholds_what_is_not_sure_enough(page):
     assert "No answer is sure enough for what is promised." in page.text(".no-answer")
     assert page.text(".promise").endswith("(95 % sure, 61 % of 150 questions answered).")
     assert page.text(".guess") == "two small rivers"
+    page.all("#tab-verify")[0].click()
+    page.ask(PROMISED_CLAIM)
+    assert page.text(".promise").startswith("Promised: at most 10 % of the given verdicts")
 
 
 def test_keyboard(page):

@@ -7,20 +7,21 @@ find the known answer in the known passage, and the question's vector must stay 
 change.
 """
 
-import argparse
 import gzip
 import hashlib
 import json
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
+from cyclopts import run
 
 from rag.adaptation.drafts import agrees, lines_around
 from rag.adaptation.writing import Journal, map_ahead
@@ -234,32 +235,37 @@ def _long_words(text: str) -> set[str]:
     return {word for word in words(text) if len(word) > 3}
 
 
-def main() -> None:
-    """Run one of the two steps."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("step", choices=("write", "keep"))
-    parser.add_argument("data", type=Path)
-    parser.add_argument("raw", type=Path)
-    parser.add_argument("kept", type=Path, nargs="?", help="only of `keep`")
-    parser.add_argument("--writer", help="only of `write`: openai:BASE_URL#MODEL")
-    parser.add_argument("--minutes", type=float, default=20)
-    parser.add_argument("--concurrency", type=int, default=1, help="requests in flight")
-    given = parser.parse_args()
-    if given.step == "write" and given.writer:
-        count = write(
-            given.data,
-            given.raw,
-            endpoint_of(given.writer),
-            minutes=given.minutes,
-            concurrency=given.concurrency,
-        )
+def main(
+    step: Literal["write", "keep"],
+    data: Path,
+    raw: Path,
+    kept: Path | None = None,
+    /,
+    *,
+    writer: str | None = None,
+    minutes: float = 20,
+    concurrency: int = 1,
+) -> None:
+    """Run one of the two steps.
+
+    Args:
+        step: What is done.
+        data: Folder of the question sets.
+        raw: File of what the model wrote.
+        kept: File of the questions that are kept, only of `keep`.
+        writer: Language model, as openai:BASE_URL#MODEL, only of `write`.
+        minutes: Time to write.
+        concurrency: Requests in flight.
+    """
+    if step == "write" and writer:
+        count = write(data, raw, endpoint_of(writer), minutes=minutes, concurrency=concurrency)
         print(f"{count:,} reworded")
-    elif given.step == "keep" and given.kept:
-        for reason, count in sorted(keep(given.data, given.raw, given.kept).items()):
+    elif step == "keep" and kept:
+        for reason, count in sorted(keep(data, raw, kept).items()):
             print(f"{count:,} {reason}")
     else:
-        parser.error("write needs --writer, keep needs KEPT")
+        sys.exit("error: write needs --writer, keep needs KEPT")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -66,7 +66,7 @@ def test_what_is_no_short_answer_is_not_covered(fields: dict[str, str]) -> None:
         ({"index_version": "v2"}, "index_version"),
         ({"reader": "other", "effort": "full"}, "effort, reader"),
         ({"encoder": {"name": "f"}}, "encoder"),
-        ({"top_k": 50}, "top_k"),
+        ({"top_k": 50, "has_filter": True}, "filter, top_k"),
     ],
 )
 def test_other_conditions_void_the_promise_by_name(changed: dict[str, Any], named: str) -> None:

@@ -12,14 +12,13 @@ import rag
 from rag.answering import AnswerOptions
 from rag.cli.show import format_verdict
 from rag.core.errors import DataError
-from rag.core.manifest import PROMISE_NAME
 from rag.core.types import Claim, Passage, Question
 from rag.data.files.rows import write_json_lines
 from rag.eval.promise_fitting import fit_verdict_promise, judge_answers, split_questions
 from rag.eval.settings import EvaluationSettings
 from rag.eval.systems import system_of
 from rag.metrics.selective import Limits
-from tests.api.fakes import KEY, application, listening
+from tests.api.fakes import KEY, application, listening, serving
 from tests.commands import exit_code, run_command, run_successfully
 from tests.support.messages import refusal
 from tests.support.verifying import WordVerifier
@@ -73,8 +72,8 @@ def test_a_promise_is_fitted_kept_and_void_for_other_settings(
         assert pipeline.ask("Hello!").promise is None
         others = {
             "top_k": {"top_k": 5},
-            "has_filter": {"filter": {"document": "elbe"}},
-            "has_context": {"context": "Which town?"},
+            "filter": {"filter": {"document": "elbe"}},
+            "context": {"context": "Which town?"},
         }
         for name, options in others.items():
             notice = pipeline.ask("In which town does it end?", **options).notice
@@ -125,13 +124,19 @@ def test_an_index_with_a_promise_is_changed_and_the_promise_is_void(
 
 
 def test_a_sample_that_is_too_small_is_refused_with_the_number(
-    index: Path, questions: Path
+    index: Path, questions: Path, tmp_path: Path
 ) -> None:
     common = ("tune", "confidence", "-i", index, "-q", questions)
     result = run_command(*common, "--max-error", 0.1, "--limit", 8)
     assert result.exit_code == DataError.exit_code
     assert "8 answers to judge, expected at least 29" in result.output
-    assert not (index / PROMISE_NAME).exists()
+    claims = tmp_path / "claims.jsonl"
+    claims.write_text('{"id": "1", "claim": "The Elbe ends in Cuxhaven.", "label": "supported"}')
+    common = ("tune", "verdicts", "-i", index, "--claims", claims)
+    output = run_command(*common, "--max-error", 0.1).output
+    assert "wrong verdicts  given verdicts\n0                           29\n" in output
+    assert "1 verdicts to judge, expected at least 29" in output
+    assert not list(index.glob("promise*"))
 
 
 def test_verdicts_are_promised_likewise(index: Path, tmp_path: Path) -> None:
@@ -149,7 +154,9 @@ def test_verdicts_are_promised_likewise(index: Path, tmp_path: Path) -> None:
     with rag.Pipeline.open(promised, reads=False, **opening) as pipeline:
         [given] = pipeline.verify(["The Elbe ends in the town of Cuxhaven."], 1)
         assert (given.label, given.promise) == ("supported", promise)
-        assert "promised: at most 35%" in format_verdict(given.to_json(), colour=False)
+        assert "promised: at most 35% of the given verdicts are" in format_verdict(
+            given.to_json(), colour=False
+        )
         [other] = pipeline.verify(["The Elbe ends in the town of Cuxhaven."], 2)
         assert (other.promise, other.label) == (None, "supported")
         assert other.notice.endswith("values of top_k")
@@ -157,6 +164,11 @@ def test_verdicts_are_promised_likewise(index: Path, tmp_path: Path) -> None:
         assert withheld.confidence < promise.threshold
         assert (withheld.label, withheld.probabilities) == ("not_judged", {})
         assert withheld.notice == "no verdict is sure enough for what is promised"
+        with serving(pipeline) as address:
+            asked = {"claims": [given.claim, withheld.claim], "top_k": 1}
+            results = httpx.post(f"{address}/v1/verify", json=asked).json()["results"]
+        assert [each["label"] for each in results] == ["supported", "not_judged"]
+        assert [each["promise"] for each in results] == [promise.to_json()] * 2
     with refusal(DataError):
         fit_verdict_promise(promised, claims, Limits(0.1), top_k=1, **opening)
 

@@ -11,7 +11,9 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 
 import rag
+from rag.core.wording import WITHHELD
 from rag.integrations.mcp import create_mcp_server
+from tests.api.fakes import PROMISED, FakePipeline
 
 pytestmark = pytest.mark.anyio
 QUESTION = "Where does the Danube rise?"
@@ -66,6 +68,17 @@ async def test_tools_and_resources(pipeline: rag.Pipeline) -> None:
         assert template.uri_template == "passage://{passage_id}"
         (content,) = (await client.read_resource("passage://rivers%2F2")).contents
         assert content.text.startswith("Rhine\n\nThe Rhine begins")
+
+
+async def test_a_promise_is_told_and_withholds_what_is_not_sure_enough() -> None:
+    pipeline: Any = FakePipeline()
+    async with Client(create_mcp_server(pipeline)) as client:
+        given, withheld = [await call(client, "ask", question=each) for each in PROMISED]
+    assert (given["answer"], given["note"]) == ("two small rivers", "")
+    assert (withheld["answer"], withheld["note"]) == (None, WITHHELD)
+    assert withheld["best_guess"] == "two small rivers"
+    assert given["promised"].startswith("at most 10% of the given answers are wrong and at most")
+    assert withheld["promised"].endswith("(95% sure, 61% of 150 questions answered)")
 
 
 async def test_wrong_requests_are_explained(pipeline: rag.Pipeline) -> None:
