@@ -281,7 +281,8 @@ class Pipeline:
         verifier = self._open_verifier()
         return {
             **self._search_conditions(top_k, filter),
-            "verifier": [verifier.name, verifier.version],
+            # The name of a verifier is its folder, which may move.
+            "verifier": verifier.version or verifier.name,
         }
 
     def _search_conditions(self, top_k: int, filter: FilterLike) -> dict[str, object]:

@@ -16,6 +16,7 @@ class WordVerifier(Verifier):
     """Needs half of the claim's words in the text; a negation in one of the two alone refutes."""
 
     name = "words"
+    version = "1"
 
     def probabilities(self, claims: Sequence[str], texts: Sequence[str]) -> Float32:
         rows = [self._row(claim, text) for claim, text in zip(claims, texts, strict=True)]

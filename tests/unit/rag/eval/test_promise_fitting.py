@@ -164,11 +164,16 @@ def test_verdicts_are_promised_likewise(index: Path, tmp_path: Path) -> None:
         assert withheld.confidence < promise.threshold
         assert (withheld.label, withheld.probabilities) == ("not_judged", {})
         assert withheld.notice == "no verdict is sure enough for what is promised"
+        opening["verifier"].name = "elsewhere"
         with serving(pipeline) as address:
             asked = {"claims": [given.claim, withheld.claim], "top_k": 1}
             results = httpx.post(f"{address}/v1/verify", json=asked).json()["results"]
         assert [each["label"] for each in results] == ["supported", "not_judged"]
         assert [each["promise"] for each in results] == [promise.to_json()] * 2
+    opening["verifier"].version = "2"
+    with rag.Pipeline.open(promised, reads=False, **opening) as pipeline:
+        [other] = pipeline.verify([given.claim], 1)
+    assert other.notice.endswith("values of verifier")
     with refusal(DataError):
         fit_verdict_promise(promised, claims, Limits(0.1), top_k=1, **opening)
 
