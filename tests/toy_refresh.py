@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rag.training.config import RefreshedConfig, TrainConfig
+from rag.training.config import RefreshedConfig
 from rag.training.distributed import World
 from rag.training.refresh import Refresh
 
 
-class ToyConfig(RefreshedConfig, TrainConfig):
+class ToyConfig(RefreshedConfig):
     """`fails`: exit code with which the refresher ends at once; `sleeps`: whether it never ends."""
 
     recipe = "toy"

@@ -106,8 +106,8 @@ class TrainConfig(Config):
         return self
 
 
-class RefreshedConfig(Config):
-    """Further settings of recipes whose negatives or index are refreshed during training.
+class RefreshedConfig(TrainConfig):
+    """Settings of recipes whose negatives or index are refreshed during training.
 
     Attributes:
         refresh_every_steps: number of steps after which negatives or index are made anew with the

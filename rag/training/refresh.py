@@ -36,6 +36,7 @@ from rag.core.files import (
 from rag.core.log import get_logger, setup_logging
 from rag.runtime.hardware import use_threads
 from rag.training.checkpoints import complete_checkpoints, read_checkpoint
+from rag.training.config import RefreshedConfig
 from rag.training.distributed import World
 from rag.training.fit import FitHooks
 
@@ -46,7 +47,11 @@ log = get_logger(__name__)
 
 
 def make_result(
-    refresher: Callable[..., None], config: Any, device: str, folder: Path, **options: Any
+    refresher: Callable[..., None],
+    config: RefreshedConfig,
+    device: str,
+    folder: Path,
+    **options: Any,
 ) -> None:
     """Make the result of the snapshot in the folder of a step, unless it is there already."""
     result = folder / "result"
@@ -64,7 +69,7 @@ class Refresh(FitHooks):
     """Hooks of the fit loop: snapshots out, results in.
 
     Args:
-        config: the run's configuration, a `RefreshedConfig`.
+        config: the run's configuration.
         refresher: module-level function (configuration, device, snapshot, folder) that makes the
             result of a snapshot in a folder, which is empty or was left by an interrupted call with
             the same snapshot.
@@ -78,7 +83,7 @@ class Refresh(FitHooks):
 
     def __init__(
         self,
-        config: Any,
+        config: RefreshedConfig,
         refresher: Callable[..., None],
         write_snapshot: Callable[[Path], object],
         take_up: Callable[[Path], Mapping[str, float]],
@@ -99,7 +104,7 @@ class Refresh(FitHooks):
         self._open = take_up
         self._world = world
         self._begins_with_result = begins_with_result
-        self._root = Path(config.out) / "refresh"
+        self._root = config.out / "refresh"
         self._current: Path | None = None
         self._pending: Path | None = None
         # Steps that the model had taken with which the current result was made.
@@ -178,10 +183,12 @@ class Refresh(FitHooks):
             log.info("snapshot of %s", folder.name)
         device = self._config.refresh_device
         if device is not None:
-            arguments = (self._refresher, self._config, device, folder)
             # A fork cannot use a GPU.
-            spawning = multiprocessing.get_context("spawn")
-            self._child = spawning.Process(target=_make_beside, args=arguments, daemon=True)
+            self._child = multiprocessing.get_context("spawn").Process(
+                target=_make_beside,
+                args=(self._refresher, self._config, device, folder),
+                daemon=True,
+            )
             self._child.start()
 
     def _check_child(self) -> None:
@@ -221,7 +228,9 @@ class Refresh(FitHooks):
             log.info("training now uses the result of %s", folder.name)
 
 
-def _make_beside(refresher: Callable[..., None], config: Any, device: str, folder: Path) -> None:
+def _make_beside(
+    refresher: Callable[..., None], config: RefreshedConfig, device: str, folder: Path
+) -> None:
     """Make a result in a process beside its trainer's, and end when that ends, however it does."""
     trainer = multiprocessing.parent_process()
     assert trainer is not None

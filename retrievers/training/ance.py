@@ -66,11 +66,10 @@ def build(
     """
     # data
     split = split_examples(config, config.out / "data")
-    data = split.training
     every = config.refresh_every_steps
     if not every:
         _check_negatives(config, split)
-    batches = contrastive_batches(config, data)
+    batches = contrastive_batches(config, split.training)
     mined = [batches]
 
     def make_batches(
@@ -92,7 +91,7 @@ def build(
         split.held_out,
         make_batches=make_batches,
         loss=pairwise_loss if config.loss == "pairwise" else in_batch_loss,
-        facts={"training questions": len(data), "negatives": origin},
+        facts={"training questions": len(split.training), "negatives": origin},
     )
 
     # negatives

@@ -210,8 +210,8 @@ class FixedVectors:
     def _look_up(self, passages: Sequence[Passage]) -> Tensor:
         """Vectors (P, D) on the CPU."""
         rows = np.array(list(map(self._row_of, passages)))
-        stored = self._index.require_dense().embeddings.rows(np.maximum(rows, 0))
-        vectors = torch.from_numpy(stored)
+        embeddings = self._index.require_dense().embeddings
+        vectors = torch.from_numpy(embeddings.rows(np.maximum(rows, 0)))
         missing = np.flatnonzero(rows < 0)
         if len(missing):
             # A tower that is not trained has no dropout.
@@ -222,8 +222,11 @@ class FixedVectors:
 
     def _row_of(self, passage: Passage) -> int:
         """The row of the index with this very title and text, or −1."""
-        rows = self._texts.find(passage)
-        same = (row for row in rows if self._index.passages[row].content == passage.content)
+        same = (
+            row
+            for row in self._texts.find(passage)
+            if self._index.passages[row].content == passage.content
+        )
         return max(same, default=-1)
 
 
