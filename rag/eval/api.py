@@ -34,6 +34,7 @@ from rag.eval.systems import AnswersQuestions, System, gold_system, open_results
 from rag.opening import OpenSettings, resolve_reader
 from rag.options import OpenOptions, ScoringOptions
 from rag.pipeline import Pipeline
+from rag.policies import Policy
 
 REPORT_NAME = "report.html"
 Evaluated = str | Path | Index | AnswersQuestions | None
@@ -70,7 +71,7 @@ def evaluate(
         command: the command line, for the report.
         **options: fields of `OpenSettings` (retriever, reader, fusion, index_encoder, …), which
             also take your own objects, and of `EvaluationSettings` (profile, limit, sample, ks,
-            read, gold, …).
+            read, gold, …), of which `policy` also takes a `rag.policies.Policy`.
 
     Returns:
         The figures with their intervals, and the folder of records, predictions and report.
@@ -80,12 +81,18 @@ def evaluate(
     """
     scoring: dict[str, object] = {**options}
     opening = {name: scoring.pop(name) for name in OpenSettings.model_fields if name in scoring}
-    _refuse_objects(opening, out)
+    policy = scoring.get("policy")
+    if isinstance(policy, Policy):
+        del scoring["policy"]
+    _refuse_objects({**opening, "policy": policy}, out)
     opening_options = cast("OpenOptions", opening)
     if claims is not None:
         if not reads:
             what = "claims are judged, not only searched for"
             raise ConfigError(what, hint="read 1 passage or more")
+        if isinstance(policy, Policy):
+            what = f"claims are judged without a policy, and {type(policy).__name__} is given"
+            raise ConfigError(what, hint="leave {policy} out", arguments=["policy"])
         settings = load_config(EvaluationSettings, overrides={"read": READ, **scoring})
         source = QuestionSource.of_file(claims, split=split)
         _check_out(out, settings, source)
@@ -106,6 +113,8 @@ def evaluate(
         if opened is None and ".json" not in Path(run).suffixes:
             # Ids alone can be judged.
             stream = (replace(question, answers=()) for question in stream)
+    if isinstance(policy, Policy):
+        system = _with_policy(system, policy)
     ask = partial(_ask, settings=settings, source=source, command=command)
     return _evaluation(out, partial(ask, system, stream, opened))
 
@@ -238,6 +247,18 @@ def _open_system(
     reader = resolve_reader(models.reader, models.precision, models.effort)
     assert reader is not None, "only reader=False opens none"
     return gold_system(reader, None), None
+
+
+def _with_policy(system: System, policy: Policy) -> System:
+    """The system with a policy of its user, whose name stands in the identity."""
+    name = type(policy).__name__
+    if system.reader is None:
+        raise ConfigError(
+            f"the policy {name} decides when to read, and there is no reader",
+            hint="give a {reader}, or leave {policy} out",
+            arguments=["reader", "policy"],
+        )
+    return replace(system, policy=policy, identity={**system.identity, "policy": name})
 
 
 def _claim_system(

@@ -233,7 +233,7 @@ def _ask_all(
         top_k=settings.retrieve_top_k,
         read=settings.read,
         n_best=N_BEST,
-        policy=open_policy(settings.policy, system.reader),
+        policy=system.policy or open_policy(settings.policy, system.reader),
     )
     count = settings.sample or settings.limit
     order: dict[str, None] = {}

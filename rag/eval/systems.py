@@ -22,6 +22,7 @@ from rag.core.log import Progress, Timer
 from rag.core.types import Hit, Passage, Question, RankedPassages, SearchResult
 from rag.data.examples import read_examples
 from rag.eval.gold import PassageLookup, gold_passages
+from rag.policies import Policy
 from readers.protocols import Reader, reader_name
 
 
@@ -51,6 +52,7 @@ class System:
         search: of a pipeline, or of an object with the same method.
         find: a question and a number of passages → what is taken for its first search.
         document_of: passage id → id of its document, as the index has it.
+        policy: decides when to search and read, in place of the policy that settings name.
     """
 
     identity: Mapping[str, object]
@@ -58,6 +60,7 @@ class System:
     search: Callable[..., Sequence[SearchResult]]
     find: Callable[[Question, int], RankedPassages] | None = None
     document_of: Callable[[str], str] = str
+    policy: Policy | None = None
     _lock: Lock = field(default_factory=Lock)
 
     def answer(

@@ -125,7 +125,7 @@ def test_the_page_on_extending(
     assert printed[-3:] == [
         "Hamlet was written by William Shakespeare.",
         "William Shakespeare",
-        "(1.0, 1.0)",
+        "1.0",
     ]
 
     for name in ("none.py:A", "retro.py:Restorer", "dprr"):

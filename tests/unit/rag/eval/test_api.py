@@ -11,6 +11,7 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, GoldPassage, Hit, Passage, Question
 from rag.data.examples import read_examples
 from rag.eval.api import REPORT_NAME
+from rag.policies import SearchOnce, State, Step
 from readers.protocols import ReadRequest
 from retrievers.protocols import Retriever
 from tests.commands import run_command, run_successfully
@@ -188,6 +189,39 @@ def test_the_gold_passages_alone_are_read_without_an_index() -> None:
     assert rag.evaluate(questions=QUESTIONS, gold=True, reader=LastWordsReader()).metrics["n"] == 4
     with refusal(DataError):
         rag.evaluate(questions=[Question("bare", "why?", ("x",))], gold=True)
+
+
+class Watched(SearchOnce):
+    """Remembers the questions that it decided on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = set[str]()
+
+    def step(self, state: State) -> Step:
+        self.asked.add(state.question)
+        return super().step(state)
+
+
+def test_a_policy_is_asked_about_all_questions(index: Path, tmp_path: Path) -> None:
+    policy = Watched()
+    result = rag.evaluate(
+        index, QUESTIONS, tmp_path / "out", reader=LastWordsReader(), policy=policy
+    )
+    assert policy.asked == {question.text for question in QUESTIONS}
+    assert result.metrics["system"]["policy"] == "Watched"
+    of_gold = Watched()
+    rag.evaluate(questions=QUESTIONS, gold=True, reader=LastWordsReader(), policy=of_gold)
+    assert of_gold.asked == policy.asked
+    with pytest.raises(MismatchedArtifactError, match="the object given as policy"):
+        rag.evaluate(index, QUESTIONS, tmp_path / "out", policy=Watched())
+
+
+def test_a_policy_that_nothing_would_ask_is_refused(index: Path) -> None:
+    with pytest.raises(ConfigError, match="Watched decides when to read, and there is no reader"):
+        rag.evaluate(index, QUESTIONS, reader=False, policy=Watched())
+    with pytest.raises(ConfigError, match="without a policy, and Watched is given"):
+        rag.evaluate(index, claims="claims.jsonl", policy=Watched())
 
 
 def test_what_does_not_fit_is_refused(index: Path, tmp_path: Path) -> None:
