@@ -50,16 +50,18 @@ def check_target(path: str | Path, *, folder: bool = False, is_new: bool = False
         ResourceError: there is no permission to write there.
     """
     target = Path(path)
-    hint = "choose another --out"
     above = next(parent for parent in target.absolute().parents if parent.exists())
+    fault = ""
     if target.is_file() and folder:
-        raise ConfigError(f"{target} is a file, expected a folder", hint=hint)
-    if target.is_dir() and not folder:
-        raise ConfigError(f"{target} is a folder, expected a file", hint=hint)
-    if not above.is_dir():
-        raise ConfigError(f"{above} is a file: nothing can lie in it", hint=hint)
-    if is_new and target.exists() and any(target.iterdir()):
-        raise ConfigError(f"{target} exists and is not empty", hint=hint)
+        fault = f"{target} is a file, expected a folder"
+    elif target.is_dir() and not folder:
+        fault = f"{target} is a folder, expected a file"
+    elif not above.is_dir():
+        fault = f"{above} is a file: nothing can lie in it"
+    elif is_new and target.exists() and any(target.iterdir()):
+        fault = f"{target} exists and is not empty"
+    if fault:
+        raise ConfigError(fault, hint="choose another {out}", arguments=["out"])
     if not os.access(target if target.exists() else above, os.W_OK):
         hint = "get write access to it, or choose another folder"
         raise ResourceError(f"no permission to write {target}", hint=hint)
@@ -228,7 +230,10 @@ def directory_lock(directory: str | Path) -> Iterator[None]:
     try:
         lock = FileLock(Path(directory, ".lock")).acquire(blocking=False)
     except Timeout as error:
-        hint = "wait for it to finish, or choose another --out"
-        raise ResourceError(f"{directory}: another process is writing here", hint=hint) from error
+        raise ResourceError(
+            f"{directory}: another process is writing here",
+            hint="wait for it to finish, or choose another {out}",
+            arguments=["out"],
+        ) from error
     with lock:
         yield

@@ -82,23 +82,20 @@ def evaluate(
     scoring: dict[str, object] = {**options}
     opening = {name: scoring.pop(name) for name in OpenSettings.model_fields if name in scoring}
     policy = scoring.get("policy")
-    if isinstance(policy, Policy):
-        del scoring["policy"]
     _refuse_objects({**opening, "policy": policy}, out)
     opening_options = cast("OpenOptions", opening)
     if claims is not None:
         if not reads:
             what = "claims are judged, not only searched for"
             raise ConfigError(what, hint="read 1 passage or more")
-        if isinstance(policy, Policy):
-            what = f"claims are judged without a policy, and {type(policy).__name__} is given"
-            raise ConfigError(what, hint="leave {policy} out", arguments=["policy"])
         settings = load_config(EvaluationSettings, overrides={"read": READ, **scoring})
         source = QuestionSource.of_file(claims, split=split)
         _check_out(out, settings, source)
         judge = partial(evaluate_claims, settings=settings, source=source, command=command)
         judging = _claim_system(index, opening_options, settings)
         return _evaluation(out, partial(judge, judging, read_claims(claims)))
+    if isinstance(policy, Policy):
+        del scoring["policy"]
     settings = load_config(EvaluationSettings, overrides=scoring)
     source, stream = _read(questions, split)
     if run is None:
@@ -147,7 +144,6 @@ def _evaluation(out: str | Path | None, score: Callable[[Path], list[str]]) -> E
     if out is None:
         holder = tempfile.TemporaryDirectory(prefix="rag-evaluation-")
         out = holder.name
-    check_target(out, folder=True)
     notes = score(Path(out))
     evaluation = load_evaluation(out)
     atomic_write_text(evaluation.folder / REPORT_NAME, render_report([evaluation]))
@@ -173,7 +169,8 @@ def _refuse_objects(opening: Mapping[str, object], out: str | Path | None) -> No
             raise MismatchedArtifactError(
                 f"{out} holds results, and nothing tells whether they are those of the object "
                 f"given as {name}",
-                hint="choose another out",
+                hint="choose another {out}",
+                arguments=["out"],
             )
 
 
@@ -203,7 +200,7 @@ def _index_of(index: Evaluated) -> Index | None:
         return index.index
     if isinstance(index, str | Path):
         return Index.open(index)
-    if index is None or isinstance(index, Index):
+    if isinstance(index, Index | None):
         return index
     raise ConfigError(
         f"the index is a {type(index).__name__}, and results of another search are to be scored",
@@ -255,8 +252,8 @@ def _with_policy(system: System, policy: Policy) -> System:
     if system.reader is None:
         raise ConfigError(
             f"the policy {name} decides when to read, and there is no reader",
-            hint="give a {reader}, or leave {policy} out",
-            arguments=["reader", "policy"],
+            hint="give one, or leave {policy} out",
+            arguments=["policy"],
         )
     return replace(system, policy=policy, identity={**system.identity, "policy": name})
 

@@ -16,7 +16,6 @@ from indexers.gold import CorpusTexts
 from indexers.index import Index
 from rag.core.errors import DataError
 from rag.core.files import clean_directory, directory_lock, disk_errors
-from rag.core.files import fingerprint as fingerprint_of
 from rag.core.log import Progress
 from rag.core.types import VERDICT_LABELS, Claim, ClaimLabel, GoldSentence, Verdict, VerdictLabel
 from rag.data.claims import fever_title
@@ -36,7 +35,6 @@ from rag.pipeline import Pipeline
 if TYPE_CHECKING:
     from rag.opening import VerifierLike
 
-_STAGES = ("total", "retrieve", "judge")
 MOST_SENTENCES = 5  # that FEVER counts of a claim's evidence
 READ = 5  # passages by which a claim is judged
 PREDICTIONS_NAME = "predictions.fever.jsonl"
@@ -112,20 +110,17 @@ def evaluate_claims(
     chosen = list(settings.draw(claims))
     choices = label_choices(chosen)
     header: dict[str, Any] = {
-        "format_version": runner.FORMAT_VERSION,
-        "kind": "evaluation",
-        "profile": "claims",
         **runner.settings_header(settings, source),
+        "profile": "claims",
         "system": dict(system.identity),
     }
-    state = {"fingerprint": fingerprint_of(header), **header}
     with directory_lock(folder):
-        if not runner.check_folder(folder, state):
+        if not runner.check_folder(folder, header):
             clean_directory(folder)
-            _judge_all(system, chosen, choices, folder, settings, state)
+            _judge_all(system, chosen, choices, folder, settings, header)
             _write_predictions(folder)
             figures = _figures(folder / runner.RECORDS_NAME, settings)
-            runner.finish(folder, {**state, **figures}, command)
+            runner.finish(folder, {**header, **figures}, command)
     return _notes(system, chosen, folder)
 
 
@@ -166,7 +161,7 @@ def _judge_all(
     choices: Mapping[str, Sequence[ClaimLabel]],
     folder: Path,
     settings: EvaluationSettings,
-    state: Mapping[str, Any],
+    header: Mapping[str, Any],
 ) -> None:
     """Append the records of all claims that have none yet."""
     journal = runner.open_journal(folder)
@@ -177,14 +172,10 @@ def _judge_all(
         Progress(len(claims), "claims", "evaluate", initial=done) as bar,
     ):
         while batch := list(islice(unjudged, settings.batch_size)):
-            runner.write_state(folder, state)
+            runner.write_state(folder, header)
             records = []
             for claim, verdict in zip(batch, system.judge(batch), strict=True):
-                shares_ms = {
-                    stage: round(time_ms / len(batch), 3)
-                    for stage, time_ms in verdict.timings_ms.items()
-                    if stage in _STAGES
-                }
+                shares_ms = runner.shares_of(verdict.timings_ms, len(batch))
                 extra = {"groups": field_values(claim, settings.by), "timings_ms": shares_ms}
                 possible = choices.get(set_of(claim), VERDICT_LABELS)
                 records.append(_record(claim, verdict, possible, system.index, extra))
@@ -232,7 +223,7 @@ def _record(
             scores = {"label_accuracy": scores["label_accuracy"]}
     fields["prediction"] = prediction
     fields["sentences"] = list(found.values())
-    fields["scores"] = {name: None if np.isnan(value) else value for name, value in scores.items()}
+    fields["scores"] = scores
     return QuestionRecord.model_validate(fields)
 
 

@@ -94,7 +94,9 @@ def _shared_figures(evaluations: Sequence[Evaluation]) -> list[str]:
             shared.append(name)
     if not shared:
         raise ConfigError(
-            "these evaluations share no figure", hint="evaluate all with the same --ks"
+            "these evaluations share no figure",
+            hint="evaluate all with the same {ks}",
+            arguments=["ks"],
         )
     return shared
 

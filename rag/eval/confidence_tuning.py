@@ -112,10 +112,10 @@ def tune_confidence(
         shift, slope = fit_shift(first[rows], right[rows])
         return lambda others: expit(shift + slope * first[others])
 
-    fitted = old.model_copy(update={"questions": len(questions)})
-    fitted = fitted.model_copy(update={"right": _shifted(old.right, first, right)})
+    changes = {"questions": len(questions), "right": _shifted(old.right, first, right)}
     if old.absent is not None and empty.any():
-        fitted = fitted.model_copy(update={"absent": _shifted(old.absent, none, empty)})
+        changes["absent"] = _shifted(old.absent, none, empty)
+    fitted = old.model_copy(update=changes)
     errors = _errors(expit(first), right, fit)
     return ConfidenceTuning(fitted, len(questions), int(empty.sum()), *errors)
 
@@ -267,7 +267,7 @@ def fit_confidence(
             found = tune_language_model(pipeline, second, questions, settings)
             save_tuned(str(reader), out, found.fitted, found.n)
             return found
-        is_folder = reader is None or isinstance(reader, str | Path)
+        is_folder = isinstance(reader, str | Path | None)
         if not is_folder or not isinstance(pipeline.reader, ExtractiveReader):
             raise ConfigError(
                 f"{reader} is a {type(pipeline.reader).__name__}, expected an extractive reader or "

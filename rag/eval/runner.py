@@ -50,12 +50,12 @@ from rag.eval.summary import summarise
 from rag.eval.systems import System
 from rag.policies import open_policy
 
-FORMAT_VERSION = 1
+_FORMAT_VERSION = 1
 METRICS_NAME = "metrics.json"
 RECORDS_NAME = "per_question.jsonl"
 _PART_NAME = "per_question.jsonl.part"
 _STATE_NAME = "state.json"
-_STAGES = ("total", "retrieve", "read")
+_STAGES = ("total", "retrieve", "read", "judge")
 N_BEST = 5
 """Answers per question that are kept and judged."""
 _MOST_FAILURES = 3
@@ -90,10 +90,8 @@ def run_evaluation(
             hint="evaluate with a reader, or leave the gold passages out",
         )
     header: dict[str, Any] = {
-        "format_version": FORMAT_VERSION,
-        "kind": "evaluation",
-        "profile": settings.profile,
         **settings_header(settings, source),
+        "profile": settings.profile,
         "system": dict(system.identity),
     }
     with directory_lock(folder):
@@ -106,11 +104,8 @@ def run_evaluation(
         clean_directory(folder)
         _ask_all(system, settings.draw(questions), folder, settings, header)
         write_predictions(folder / RECORDS_NAME, folder, settings.profile)
-        metrics: dict[str, Any] = {
-            **header,
-            **summarise(read_records(folder / RECORDS_NAME), settings),
-        }
-        finish(folder, metrics, command)
+        figures = summarise(read_records(folder / RECORDS_NAME), settings)
+        finish(folder, {**header, **figures}, command)
 
 
 def finish(folder: Path, metrics: Mapping[str, Any], command: str) -> None:
@@ -147,15 +142,16 @@ def _ask(system: System, batch: Sequence[Question], options: AnswerOptions) -> _
     """The outcomes of a batch, and the errors of those questions that could not be read."""
     errors = list[ReaderError]()
     outcomes = system.answer(batch, options, errors)
-    shares_ms = {
-        stage: time_ms / len(batch)
-        for stage, time_ms in outcomes[0].timings_ms.items()
-        if stage in _STAGES
-    }
+    shares_ms = shares_of(outcomes[0].timings_ms, len(batch))
     scored = []
     for question, outcome in zip(batch, outcomes, strict=True):
         scored.append(AskedQuestion(question, outcome, shares_ms, system.document_of))
     return scored, errors
+
+
+def shares_of(timings_ms: Mapping[str, float], count: int) -> dict[str, float]:
+    """The share of each of `count` questions or claims in the times of their batch."""
+    return {name: round(timings_ms[name] / count, 3) for name in _STAGES if name in timings_ms}
 
 
 def _answer_batches(
@@ -183,7 +179,12 @@ def _answer_batches(
 
 def settings_header(settings: EvaluationSettings, source: QuestionSource) -> dict[str, object]:
     """The part of an evaluation's header that is known before its system is open."""
-    return {"question_set": asdict(source), "settings": settings.model_dump(mode="json")}
+    return {
+        "format_version": _FORMAT_VERSION,
+        "kind": "evaluation",
+        "question_set": asdict(source),
+        "settings": settings.model_dump(mode="json"),
+    }
 
 
 def check_folder(folder: Path, header: Mapping[str, Any]) -> bool:
@@ -196,7 +197,8 @@ def check_folder(folder: Path, header: Mapping[str, Any]) -> bool:
     if names and not {METRICS_NAME, _STATE_NAME, RECORDS_NAME, _PART_NAME} & {*names}:
         raise ConfigError(
             f"{folder} holds other files ({', '.join(sorted(names)[:3])}), not an evaluation",
-            hint="choose another --out, or an empty folder",
+            hint="choose another {out}, or an empty folder",
+            arguments=["out"],
         )
     is_finished = (folder / METRICS_NAME).is_file()
     file = folder / (METRICS_NAME if is_finished else _STATE_NAME)
@@ -213,7 +215,8 @@ def check_folder(folder: Path, header: Mapping[str, Any]) -> bool:
             )
             raise MismatchedArtifactError(
                 f"{folder} holds an evaluation with other {', '.join(comparable or changed)} ({values})",
-                hint="choose another --out, or delete that directory",
+                hint="choose another {out}, or delete that directory",
+                arguments=["out"],
             )
     return is_finished
 
@@ -252,7 +255,7 @@ def _ask_all(
             endpoint_errors = [error for error in errors if isinstance(error, EndpointError)]
             if endpoint_errors and len(unwritten) >= _MOST_FAILURES:
                 raise EndpointError(
-                    f"{_MOST_FAILURES} questions in a row could not be asked: {endpoint_errors[0].message}",
+                    f"{len(unwritten)} questions in a row could not be asked: {endpoint_errors[0].message}",
                     hint=f"{endpoint_errors[0].hint}; the same command continues",
                 )
             if not endpoint_errors:
@@ -262,7 +265,9 @@ def _ask_all(
         journal.append(unwritten)
         if not order:
             raise DataError(
-                "there are no questions to evaluate", hint="check the question file and --limit"
+                "there are no questions to evaluate",
+                hint="check the question file and {limit}",
+                arguments=["limit"],
             )
         journal.finish(folder / RECORDS_NAME, [*order])
 

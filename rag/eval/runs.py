@@ -25,7 +25,7 @@ def extension_of(out: Path) -> str:
     """
     suffix = out.name.rpartition(".")[2]
     if suffix not in EXTENSIONS:
-        message = f"--out {out}: unknown extension .{suffix}"
+        message = f"{out}: unknown extension .{suffix}"
         raise ConfigError(message, hint="use .json (DPR results), .run (TREC) or .jsonl (paths)")
     return suffix
 
@@ -52,7 +52,7 @@ def write_results(
     suffix = extension_of(out)
     if suffix == "jsonl" and not pipeline.retriever.finds_paths:
         raise ConfigError(
-            f"--out {out}: this retriever finds no paths", hint="use --retriever multihop"
+            f"{out}: this retriever finds no paths", hint="search with the retriever multihop"
         )
     if filter is not None and not len(pipeline.index.select(filter)):
         get_logger(__name__).warning("no passage meets the filter: every list of hits is empty")

@@ -135,7 +135,7 @@ def _record(
         "stage": None,
         "first_rank": first_rank,
         "hits": _stored_hits(asked, has_answer),
-        "timings_ms": {name: round(value, 3) for name, value in asked.timings_ms.items()},
+        "timings_ms": dict(asked.timings_ms),
     }
     return QuestionRecord.model_validate(fields | stored)
 

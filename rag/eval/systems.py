@@ -175,8 +175,13 @@ def open_results(path: Path, lookup: PassageLookup | None) -> tuple[System, int]
     def find(question: Question, top_k: int) -> RankedPassages:
         return rankings.get(question.id, rankings.get(question.text, ()))[:top_k]
 
-    identity = {"retriever": path.name, "sha256": sha256_file(path), "reader": None}
-    system = System({**identity, "index_version": ""}, None, _search_nowhere, find)
+    identity = {
+        "retriever": path.name,
+        "sha256": sha256_file(path),
+        "reader": None,
+        "index_version": "",
+    }
+    system = System(identity, None, _search_nowhere, find)
     return system, max(map(len, rankings.values()))
 
 

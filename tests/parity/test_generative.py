@@ -46,11 +46,6 @@ def padded(model: Any, rows: list[list[list[int]]]) -> tuple[torch.Tensor, torch
     return states.reshape(len(rows), most * longest, -1), mask.reshape(len(rows), -1)
 
 
-def labels_of(answers: list[list[int]]) -> torch.Tensor:
-    longest = max(map(len, answers)) + 1
-    return torch.tensor([[*a, 3, *[-100] * (longest - len(a) - 1)] for a in answers])
-
-
 def bare(row: list[int]) -> list[int]:
     row = row[1:]
     row = row[: row.index(3)] if 3 in row else row

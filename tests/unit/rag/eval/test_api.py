@@ -191,37 +191,22 @@ def test_the_gold_passages_alone_are_read_without_an_index() -> None:
         rag.evaluate(questions=[Question("bare", "why?", ("x",))], gold=True)
 
 
-class Watched(SearchOnce):
-    """Remembers the questions that it decided on."""
+def test_a_policy_object_decides_on_all_questions(index: Path, tmp_path: Path) -> None:
+    asked = set[str]()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = set[str]()
+    class Watched(SearchOnce):
+        def step(self, state: State) -> Step:
+            asked.add(state.question)
+            return super().step(state)
 
-    def step(self, state: State) -> Step:
-        self.asked.add(state.question)
-        return super().step(state)
-
-
-def test_a_policy_is_asked_about_all_questions(index: Path, tmp_path: Path) -> None:
     policy = Watched()
-    result = rag.evaluate(
-        index, QUESTIONS, tmp_path / "out", reader=LastWordsReader(), policy=policy
-    )
-    assert policy.asked == {question.text for question in QUESTIONS}
+    result = rag.evaluate(index, QUESTIONS, tmp_path, policy=policy)
+    assert asked == {question.text for question in QUESTIONS}
     assert result.metrics["system"]["policy"] == "Watched"
-    of_gold = Watched()
-    rag.evaluate(questions=QUESTIONS, gold=True, reader=LastWordsReader(), policy=of_gold)
-    assert of_gold.asked == policy.asked
-    with pytest.raises(MismatchedArtifactError, match="the object given as policy"):
-        rag.evaluate(index, QUESTIONS, tmp_path / "out", policy=Watched())
-
-
-def test_a_policy_that_nothing_would_ask_is_refused(index: Path) -> None:
-    with pytest.raises(ConfigError, match="Watched decides when to read, and there is no reader"):
-        rag.evaluate(index, QUESTIONS, reader=False, policy=Watched())
-    with pytest.raises(ConfigError, match="without a policy, and Watched is given"):
-        rag.evaluate(index, claims="claims.jsonl", policy=Watched())
+    with pytest.raises(MismatchedArtifactError, match="given as policy"):
+        rag.evaluate(index, QUESTIONS, tmp_path, policy=policy)
+    with pytest.raises(ConfigError, match="Watched decides when to read"):
+        rag.evaluate(index, QUESTIONS, reader=False, policy=policy)
 
 
 def test_what_does_not_fit_is_refused(index: Path, tmp_path: Path) -> None:
