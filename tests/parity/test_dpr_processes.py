@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
+from rag.training.run_log import read_metrics
 
 
 def _run(
@@ -72,9 +73,7 @@ def _run(
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("encoder → ") == 1
-    return [
-        json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()
-    ], out / "encoder"
+    return read_metrics(out / "metrics.jsonl"), out / "encoder"
 
 
 @pytest.mark.slow

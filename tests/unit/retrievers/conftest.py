@@ -52,6 +52,11 @@ class Flat:
         return result, np.pad(order, gap, constant_values=-1)
 
 
+@pytest.fixture(scope="module")
+def encoder(tiny_bert: Path) -> BiEncoder:
+    return BiEncoder.load(tiny_bert, precision="fp32")
+
+
 def losses_of(out: Path) -> list[dict[str, Any]]:
     """The training records of a run's log."""
     return [record for record in read_metrics(out / "metrics.jsonl") if "loss" in record]

@@ -13,12 +13,11 @@ from rag.core.types import Passage
 from rag.data.examples import write_examples
 from rag.data.files.rows import write_json_lines
 from rag.eval.results import Evaluation
-from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from tests.commands import run_successfully
 from tests.support.messages import refusal
 from tests.support.verifying import WordVerifier
-from tests.unit.retrievers.conftest import cipher_examples
+from tests.unit.retrievers.conftest import cipher_examples, losses_of
 
 FOLDER = Path(__file__).parents[4] / "rag" / "docs"
 FILE = re.compile(r"# (\S+\.(?:py|yaml))\n")
@@ -52,8 +51,7 @@ def run(page: str, shared: dict[str, Any]) -> None:
 
 
 def losses(folder: str) -> list[float]:
-    records = read_metrics(Path(folder, "metrics.jsonl"))
-    return [record["loss"] for record in records if "loss" in record]
+    return [record["loss"] for record in losses_of(Path(folder))]
 
 
 def test_the_page_on_python(

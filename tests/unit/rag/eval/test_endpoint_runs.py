@@ -24,7 +24,8 @@ DOWN = (500, b"{}")
 
 def run(source: str, out: Path, parallel: int = 1, questions: Any = QUESTIONS) -> Any:
     system = ToySystem()
-    system.reader = open_reader(source, retries=0, parallel=parallel)
+    system.reader = open_reader(source, retries=0)
+    system.reader.max_concurrent = parallel
     system.identity = {"reader": "tiny"}
     return evaluate(system, iter(questions), out)
 
@@ -64,10 +65,13 @@ def test_a_server_that_is_gone_stops_the_run_and_nothing_is_asked_twice(
     assert not asked(server)
 
 
-def test_a_wrong_address_leaves_nothing_behind(tmp_path: Path, server: Server) -> None:
+@pytest.mark.parametrize("parallel", [0, 4])
+def test_a_wrong_address_leaves_nothing_behind(
+    tmp_path: Path, server: Server, parallel: int
+) -> None:
     server.replies = [(404, b"<html>no such page</html>")]
     with refusal(EndpointError):
-        run(server.source, tmp_path, parallel=4)
+        run(server.source, tmp_path, parallel)
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 

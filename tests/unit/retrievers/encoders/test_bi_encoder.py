@@ -24,11 +24,6 @@ TEXTS = [
 TITLES = ["Danube", "", "", "Straße", "River", ""]
 
 
-@pytest.fixture(scope="module")
-def encoder(tiny_bert):
-    return BiEncoder.load(tiny_bert, precision="fp32")
-
-
 def test_nothing_to_encode_and_titles_that_do_not_match(encoder):
     assert (
         encoder.encode_passages([], []).shape

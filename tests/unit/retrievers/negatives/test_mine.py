@@ -12,8 +12,8 @@ from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Hit, Passage
 from rag.data.examples import read_examples
+from rag.data.files.rows import write_json_lines
 from rag.data.text import AnswerMatcher
-from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.negatives.mine import below_margin, candidates_by_rank, mine
 from retrievers.negatives.settings import MiningSettings
 from tests.commands import exit_code, run_successfully
@@ -26,11 +26,6 @@ def text_of(river, number):
     return (
         f"The {river} rises in forest {number} and the river flows past town {number} to the sea."
     )
-
-
-@pytest.fixture(scope="module")
-def encoder(tiny_bert):
-    return BiEncoder.load(tiny_bert, precision="fp32")
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +80,7 @@ def questions(tmp_path):
         {"id": "none", "question": "river Amazon", "answers": ["Atlantic"]},
     ]
     path = tmp_path / "questions.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
+    write_json_lines(path, rows)
     return path
 
 
@@ -222,7 +217,7 @@ def test_the_printed_command_trains_without_any_negative(index_dir, tmp_path, ca
         {"question": f"{river}?", "answers": ["the river"], "gold_passage_ids": [f"p{n}"]}
         for n, river in enumerate(RIVERS)
     ]
-    Path("questions.jsonl").write_text("\n".join(map(json.dumps, asked)))
+    write_json_lines(Path("questions.jsonl"), asked)
     mining = ("mine", "--index", index_dir, "--questions", "questions.jsonl", "--out", "mined.json")
     printed = run_successfully(*mining)
     assert "negatives 0" in printed
@@ -250,11 +245,11 @@ def test_patterns_are_known_from_the_question_file(index_dir, tmp_path):
         words = index.passages[0].text.split()
     asked = {"id": "q", "question": " ".join(words[:4]), "answers": [rf"{words[2]}\s+{words[3]}"]}
     path = tmp_path / "trec.jsonl"
-    path.write_text(json.dumps({**asked, "answers_are_regex": True}))
+    write_json_lines(path, [{**asked, "answers_are_regex": True}])
     mine(index_dir, path, tmp_path / "out.json", ranks="20")
     example = mined(tmp_path / "out.json")["q"]
     assert example.answer_profile == "trec_search"
     assert AnswerMatcher(example.answers, "trec_search").matches(example.positives[0].text)
-    path.write_text(json.dumps(asked))
+    write_json_lines(path, [asked])
     with refusal(DataError):
         mine(index_dir, path, tmp_path / "plain.json", ranks="20")

@@ -1,6 +1,5 @@
 """Wrong training files and impossible batches are refused before any model is opened."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 
 import rag
 from rag.core.errors import ConfigError, DataError, RagError
+from rag.data.files.rows import write_json_lines
 from tests.support.messages import refusal
 
 PASSAGE = {"title": "Danube", "text": "The Danube rises in the Black Forest."}
@@ -40,7 +40,7 @@ def test_refused_before_a_model_is_opened(
     error: type[RagError],
 ) -> None:
     path = tmp_path / f"{file}.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in FILES[file]))
+    write_json_lines(path, FILES[file])
     missing = tmp_path / "no-encoder"
     if recipe == "reranker":  # whose base is looked at before
         missing = Path("sentence-transformers/no-such-encoder")
@@ -59,8 +59,7 @@ def test_refused_before_a_model_is_opened(
 def test_files_that_are_no_run_s_stay(tmp_path: Path, name: str) -> None:
     """A folder of the user is not taken for a run's, which a refused run removes."""
     kept = tmp_path / name / "train.jsonl"
-    kept.parent.mkdir()
-    kept.write_text("".join(json.dumps(row) + "\n" for row in FILES["gold"]))
+    write_json_lines(kept, FILES["gold"])
     with refusal(ConfigError):
         rag.train("dpr", tmp_path, train_files=[str(kept)])
     assert kept.is_file()
