@@ -68,7 +68,8 @@ class Pipeline:
         reader: question + passages → answer spans; None for retrieval only.
         verifier: judges claims; a folder, or None for the one in the package, is opened when the
             first claim comes.
-        beside: a pipeline with the same models, with which this one takes turns.
+        shares_models_with: a pipeline with the same reader, whose verifier this one uses, and with
+            which it takes turns.
 
     Attributes:
         shelf: what the passages name as their shelf; "" for none.
@@ -85,7 +86,7 @@ class Pipeline:
         reader: Reader | None,
         verifier: VerifierLike = None,
         *,
-        beside: Pipeline | None = None,
+        shares_models_with: Pipeline | None = None,
     ) -> None:
         self.index = index
         self.retriever = retriever
@@ -94,9 +95,10 @@ class Pipeline:
         self.shelf = ""
         self._open_verifier = cache(partial(resolve_verifier, verifier))
         self._lock = threading.RLock()
-        if beside is not None:
-            self._open_verifier = beside._open_verifier
-            self._lock = beside._lock
+        if shares_models_with is not None:
+            self.verifier = shares_models_with.verifier
+            self._open_verifier = shares_models_with._open_verifier
+            self._lock = shares_models_with._lock
         # A model in another process needs no core here: it may read for several threads.
         is_remote = reader is not None and reader.max_concurrent > 0
         self._reading: AbstractContextManager[object] = nullcontext() if is_remote else self._lock
@@ -219,7 +221,7 @@ class Pipeline:
             "index_version": self.index_version,
         }
 
-    def over(self, index: Index) -> Pipeline:
+    def with_index(self, index: Index) -> Pipeline:
         """The models of this pipeline over another index; both take turns in using them.
 
         Raises:
@@ -227,8 +229,8 @@ class Pipeline:
         """
         if self.index.encoder_identity is not None:
             index.check_encoder(self.index.encoder_identity)
-        retriever = self.retriever.over(index)
-        return Pipeline(index, retriever, self.reader, self.verifier, beside=self)
+        retriever = self.retriever.with_index(index)
+        return Pipeline(index, retriever, self.reader, shares_models_with=self)
 
     def for_groups(self, groups: Groups) -> Pipeline:
         """This pipeline for a person of these groups: no other passage is searched, read or shown.

@@ -56,8 +56,8 @@ class DenseRetriever(Retriever):
         scores, rows = self.vectors.search(queries, top_k, selected)
         return to_hits(scores, rows, self.passages)
 
-    def over(self, index: Index) -> DenseRetriever:
-        """See `Retriever.over`."""
+    def with_index(self, index: Index) -> DenseRetriever:
+        """See `Retriever.with_index`."""
         return replace(self, vectors=index.require_dense().vectors, passages=index.passages)
 
 
@@ -91,8 +91,8 @@ class LateInteractionRetriever(Retriever):
             )
             return to_hits(scores, rows, self.passages)
 
-    def over(self, index: Index) -> LateInteractionRetriever:
-        """See `Retriever.over`."""
+    def with_index(self, index: Index) -> LateInteractionRetriever:
+        """See `Retriever.with_index`."""
         if index.tokens is None:
             raise ConfigError(f"{index.directory} has no token vectors", hint="build it with plaid")
         return replace(self, tokens=index.tokens, passages=index.passages)
@@ -113,8 +113,8 @@ class SparseRetriever(Retriever):
         assert index.lucene is not None
         return cls(index.lucene, index.passages)
 
-    def over(self, index: Index) -> SparseRetriever:
-        """See `Retriever.over`."""
+    def with_index(self, index: Index) -> SparseRetriever:
+        """See `Retriever.with_index`."""
         return self.of(index)
 
     def search(

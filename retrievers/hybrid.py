@@ -239,9 +239,9 @@ class HybridRetriever(Retriever):
         matching = {} if self.matching is None else {"matching": True}
         return {**super().identity, "fusion": str(self.fusion), **matching}
 
-    def over(self, index: Index) -> HybridRetriever:
-        """See `Retriever.over`."""
-        members = [member.over(index) for member in self.members]
+    def with_index(self, index: Index) -> HybridRetriever:
+        """See `Retriever.with_index`."""
+        members = [member.with_index(index) for member in self.members]
         return replace(self, members=members, passages=index.passages)
 
     def search(

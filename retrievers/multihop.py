@@ -124,10 +124,12 @@ class MultiHopRetriever(Retriever):
         hits = [hits_of_paths(paths[number], first[number], top_k) for number in paths]
         return hits, [found[:top_k] for found in paths.values()]
 
-    def over(self, index: Index) -> MultiHopRetriever:
-        """See `Retriever.over`."""
-        first = None if self.first is None else self.first.over(index)
-        return replace(self, dense=self.dense.over(index), passages=index.passages, first=first)
+    def with_index(self, index: Index) -> MultiHopRetriever:
+        """See `Retriever.with_index`."""
+        first = None if self.first is None else self.first.with_index(index)
+        return replace(
+            self, dense=self.dense.with_index(index), passages=index.passages, first=first
+        )
 
     def _first_hop(self, questions: Sequence[str], top_k: int, selected: Selected) -> HitLists:
         dense = self._search(list(map(Query, questions)), top_k, selected)

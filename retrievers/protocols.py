@@ -111,7 +111,7 @@ class Retriever(ABC):
         hit_lists = self.search(questions, top_k, timer=timer, selected=selected)
         return hit_lists, [[] for _ in hit_lists]
 
-    def over(self, index: Index) -> Retriever:
+    def with_index(self, index: Index) -> Retriever:
         """This retriever with its loaded models over another version of its index.
 
         Raises:
@@ -120,5 +120,5 @@ class Retriever(ABC):
         """
         raise MismatchedArtifactError(
             f"a {type(self).__name__} belongs to one version of an index",
-            hint="open the new version with its models, or define `over` for this retriever",
+            hint="open the new version with its models, or define `with_index` for this retriever",
         )

@@ -222,9 +222,9 @@ class RerankingRetriever(Retriever):
         rerank = {**self.scorer_identity, "depth": self.depth, "fusion": str(self.fusion)}
         return {**self.first.identity, "rerank": rerank}
 
-    def over(self, index: Index) -> RerankingRetriever:
-        """See `Retriever.over`."""
-        return replace(self, first=self.first.over(index), passages=index.passages)
+    def with_index(self, index: Index) -> RerankingRetriever:
+        """See `Retriever.with_index`."""
+        return replace(self, first=self.first.with_index(index), passages=index.passages)
 
     def search(
         self,

@@ -25,7 +25,7 @@ from pydantic import (
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from rag.core.types import Location, Promise, as_unicode
-from rag.core.wording import WITHHELD, WORDINGS
+from rag.core.wording import WITHHELD, WORDINGS, Wording
 from rag.data.filters import parse_filter
 from rag.data.text import simple_tokenize
 from rag.policies import GREETING
@@ -436,45 +436,51 @@ def _content(
     locked_url: str | None,
     spoken: str = "",
 ) -> str:
-    """The reply in Markdown: the answer in the first line, or what was `spoken` of it, then what was
-    understood, then the footnotes.
+    """The reply in Markdown: the answer, or what was `spoken` of it, then notes, the question as it
+    was understood, and the footnotes.
 
     Addresses below `locked_url` need an API key, which a link cannot send: they are no links.
     """
     answers = result["answers"]
-    marks = " " + "".join(f"[{source.number}]" for source in sources)
-    certainty = result["certainty"]
-    wording = WORDINGS[result.get("kind", "answer")][certainty]
-    parts = [spoken.rstrip()] if spoken else []
-    if not answers:
-        parts.append(f"{wording.heading}: no passage seems to hold one.")
-    elif "promise" in result and certainty == "none":
-        parts.append(f"{WITHHELD}.")
-    elif certainty == "none":
-        nothing = result["no_answer_confidence"]
-        parts.append(f"{wording.heading} in the passages ({nothing:.0%} sure of that).")
+    wording = WORDINGS[result.get("kind", "answer")][result["certainty"]]
+    paragraphs = [spoken.rstrip(), _no_answer(result, wording)]
     if answers and not spoken:
-        best = answers[0]
-        text = _in_one_line(best["text"])
-        if certainty == "none":
-            parts.append(f"{wording.guess}: {text}{marks} ({best['confidence']:.0%} sure).")
-        elif wording.reason:
-            parts += [f"{wording.reason}. {wording.heading}{marks}:", f"> {text}"]
-        elif certainty == "perhaps":
-            parts.append(f"{wording.heading}: {text}{marks}")
-        else:
-            parts.append(text + marks)
+        paragraphs.append(_best_answer(result, wording, sources))
     if answers and answers[0].get("note"):
-        parts.append(f"Note: {answers[0]['note'].rstrip('.')}.")
+        paragraphs.append(f"Note: {answers[0]['note'].rstrip('.')}.")
     if result.get("notice"):
-        parts.append(f"Note: {result['notice']}.")
+        paragraphs.append(f"Note: {result['notice']}.")
     if "promise" in result:
-        parts.append(f"Promised: {Promise(**result['promise']).in_words('answers')}.")
+        paragraphs.append(f"Promised: {Promise(**result['promise']).in_words('answers')}.")
     if result["question"] != understood:
-        parts.append(_UNDERSTOOD + understood)
-    if sources:
-        parts.append("  \n".join(_footnote(source, locked_url) for source in sources))
-    return "\n\n".join(parts)
+        paragraphs.append(_UNDERSTOOD + understood)
+    paragraphs.append("  \n".join(_footnote(source, locked_url) for source in sources))
+    return "\n\n".join(filter(None, paragraphs))
+
+
+def _no_answer(result: dict[str, Any], wording: Wording) -> str:
+    """The sentence that says that there is no answer; "" if there is one."""
+    if not result["answers"]:
+        return f"{wording.heading}: no passage seems to hold one."
+    if result["certainty"] != "none":
+        return ""
+    if "promise" in result:
+        return f"{WITHHELD}."
+    return f"{wording.heading} in the passages ({result['no_answer_confidence']:.0%} sure of that)."
+
+
+def _best_answer(result: dict[str, Any], wording: Wording, sources: list[Source]) -> str:
+    """The first answer with the marks of its sources."""
+    best = result["answers"][0]
+    text = _in_one_line(best["text"])
+    marks = " " + "".join(f"[{source.number}]" for source in sources)
+    if result["certainty"] == "none":
+        return f"{wording.guess}: {text}{marks} ({best['confidence']:.0%} sure)."
+    if wording.reason:
+        return f"{wording.reason}. {wording.heading}{marks}:\n\n> {text}"
+    if result["certainty"] == "perhaps":
+        return f"{wording.heading}: {text}{marks}"
+    return text + marks
 
 
 def _footnote(source: Source, locked_url: str | None) -> str:

@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -40,45 +40,38 @@ Result = TypeVar("Result")
 FOLLOW_S = 2.0  # between two looks for an update of an index
 _BATCH_WAIT_S = 0.008  # longest wait for a batch to fill up
 _CLOSE_S = 5.0  # for what no request waits for any more
-# What the server's models may be unable to do: error, and the answer to it.
-_LACKS: dict[str, tuple[type[RagError], int, str, str, str]] = {
-    "policy": (
-        ConfigError,
-        422,
-        "invalid_request",
+# The answer to a failed question; the first kind of error that fits counts.
+_FAILURES: dict[type[Exception], ApiError] = {
+    ReaderError: ApiError(
+        502, "reader_failed", "the model that reads the passages did not give an answer"
+    ),
+    RetrievalError: ApiError(500, "retrieval_failed", "the search for passages failed"),
+    Exception: ApiError(500, "internal_error", "the server failed to answer this request"),
+}
+
+
+# The answer where the server's models cannot do a kind of job, or follow a "policy"; its message is
+# a format of the job.
+_LACKS = {
+    "policy": invalid_request(
         "this server's reader is no language model, which the policy {job.policy!r} asks",
         "leave 'policy' out",
     ),
-    "embed": (
-        ConfigError,
-        422,
-        "invalid_request",
+    "embed": invalid_request(
         "this index makes no vectors of input_type {job.side!r}",
         "an encoder with one vector per text makes them; a reader's own one, of questions alone",
     ),
-    "rerank": (
-        ConfigError,
-        422,
-        "invalid_request",
+    "rerank": invalid_request(
         "this server has no model that scores texts",
         "its operator may set RAG_SERVE_RERANK, or an extractive reader",
     ),
-    "verify": (
-        ArtifactError,
+    "verify": ApiError(
         501,
         "no_verifier",
         "this server has no verifier of claims",
         "its operator may set RAG_SERVE_VERIFIER",
     ),
 }
-_FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
-    (
-        ReaderError,
-        (502, "reader_failed", "the model that reads the passages did not give an answer"),
-    ),
-    (RetrievalError, (500, "retrieval_failed", "the search for passages failed")),
-    (Exception, (500, "internal_error", "the server failed to answer this request")),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,16 +414,18 @@ def _failure(
     if answer is not None:
         return answer
     lacking = "policy" if job.policy != "once" else job.kind
-    if lacking in _LACKS and isinstance(cause, _LACKS[lacking][0]):
+    lack = _LACKS.get(lacking)
+    # A pipeline without a verifier raises an ArtifactError.
+    error = {"verify": ArtifactError}.get(lacking, ConfigError)
+    if lack is not None and isinstance(cause, error):
         log.warning("%s cannot be had: %s", lacking, cause, extra={"request_id": request_id})
-        _, status, code, message, hint = _LACKS[lacking]
-        return ApiError(status, code, message.format(job=job), hint)
-    status, code, message = next(failure for kind, failure in _FAILURES if isinstance(cause, kind))
-    fields = {"request_id": request_id, "code": code, "question_number": number}
+        return replace(lack, message=lack.message.format(job=job))
+    failure = next(failure for kind, failure in _FAILURES.items() if isinstance(cause, kind))
+    fields = {"request_id": request_id, "code": failure.code, "question_number": number}
     log.error("a question could not be answered", exc_info=cause, extra=fields)
     which = f"questions.{number} ({questions[number][:100]!r}): " if len(questions) > 1 else ""
     hint = "try again in a moment; the server's log has the reason under this request id"
-    return ApiError(status, code, which + message, hint=hint)
+    return replace(failure, message=which + failure.message, hint=hint)
 
 
 async def _disconnected(request: Request) -> None:

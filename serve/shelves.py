@@ -343,8 +343,8 @@ class Shelves:
     def _load_encoder(self, identity: EncoderIdentity) -> PassageEncoder:
         from retrievers.encoders.open import load_like
 
-        source, precision = self._settings.index_encoder, self._settings.precision
-        return load_like(identity, source, precision=precision)
+        settings = self._settings
+        return load_like(identity, settings.index_encoder, precision=settings.precision)
 
     def scope(self, asked: str | Sequence[str] | None, groups: Groups) -> Scope:
         """The scope of a person's request that asks these shelves; None: all.
@@ -409,7 +409,7 @@ class Shelves:
             others = [other.pipeline for other in (shelf, *reversed(self._recent))]
         loaded = [other for other in others if other is not None]
         if loaded and not anew:
-            pipeline = open_beside(shelf.settings, loaded)
+            pipeline = open_sharing_models(shelf.settings, loaded)
         else:
             pipeline = self._open_pipeline(shelf.settings)
         pipeline.shelf = shelf.name
@@ -511,7 +511,7 @@ def open_pipeline(settings: ServeSettings) -> Pipeline:
     return pipeline
 
 
-def open_beside(settings: ServeSettings, others: Sequence[Pipeline]) -> Pipeline:
+def open_sharing_models(settings: ServeSettings, others: Sequence[Pipeline]) -> Pipeline:
     """Open the pipeline of the settings' index with models that other pipelines have loaded.
 
     Raises:
@@ -524,7 +524,7 @@ def open_beside(settings: ServeSettings, others: Sequence[Pipeline]) -> Pipeline
         for other in others:
             if other.index.parts == index.parts:
                 with suppress(MismatchedArtifactError):
-                    return other.over(index)
+                    return other.with_index(index)
         first = others[0]
         models: dict[str, object] = {"reader": first.reader or False}
         identity = index.encoder_identity
@@ -533,7 +533,7 @@ def open_beside(settings: ServeSettings, others: Sequence[Pipeline]) -> Pipeline
             if identity is not None and stored is not None and not identity.differences(stored):
                 models["index_encoder"] = other.retriever.encoder
         retriever, reader = open_models(index, settings.model_copy(update=models), reads=True)
-        return Pipeline(index, retriever, reader, first.verifier, beside=first)
+        return Pipeline(index, retriever, reader, shares_models_with=first)
     except BaseException:
         index.close()
         raise

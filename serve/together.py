@@ -64,7 +64,7 @@ class Together(Pipeline):
         self._versions = dict[str, str]()
         self._filter: Filter | None = None
         first = self._first(leases)
-        super().__init__(first.index, first.retriever, first.reader, first.verifier, beside=first)
+        super().__init__(first.index, first.retriever, first.reader, shares_models_with=first)
         # A promise is of one index.
         self._promise = None
         self._verdict_promise = None

@@ -175,13 +175,13 @@ def test_another_version_of_an_index_is_searched_by_the_same_models():
 
     newer = index(dense=Flat(VECTORS[::-1]), lucene=Terms())
     for old, expected in zip(retrievers(VECTORS), retrievers(VECTORS[::-1]), strict=True):
-        assert old.over(newer).search(["x"], 3) == expected.search(["x"], 3) != old.search(["x"], 3)
+        assert old.with_index(newer).search(["x"], 3) == expected.search(["x"], 3) != old.search(["x"], 3)
     with refusal(ConfigError):
-        LateInteractionRetriever(None, STORE, None).over(
+        LateInteractionRetriever(None, STORE, None).with_index(
             SimpleNamespace(tokens=None, directory="x")
         )
     with refusal(MismatchedArtifactError):
-        Fixed().over(newer)
+        Fixed().with_index(newer)
 
 
 def test_an_index_opens_its_encoder_with_the_settings_it_was_built_with(tiny, tiny_bert, tmp_path):
