@@ -88,12 +88,14 @@ def exact_scores(embeddings: EmbeddingShards, queries: Float32, candidates: Int6
         ids[:, : part.shape[1]] = positions.reshape(part.shape)
         products = np.empty(ids.shape, np.float32)
         part_queries = np.ascontiguousarray(queries[start : start + step])
-        faiss.omp_set_num_threads(threads if ids.size >= _PAIRS_WORTH_THREADS else 1)
         pointers = map(faiss.swig_ptr, (products, part_queries, vectors, ids))
-        faiss.fvec_inner_products_by_idx(
-            *pointers, vectors.shape[1], len(part_queries), padded_width
-        )
-        faiss.omp_set_num_threads(threads)
+        faiss.omp_set_num_threads(threads if ids.size >= _PAIRS_WORTH_THREADS else 1)
+        try:
+            faiss.fvec_inner_products_by_idx(
+                *pointers, vectors.shape[1], len(part_queries), padded_width
+            )
+        finally:
+            faiss.omp_set_num_threads(threads)
         np.copyto(scores[start : start + step], products[:, : part.shape[1]], where=part >= 0)
     return scores
 

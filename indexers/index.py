@@ -23,7 +23,12 @@ from indexers.rights import DocumentRights, Readable
 from indexers.settings import PARTS, Part
 from indexers.token_files import TokenInfo
 from indexers.token_index import TokenIndex
-from rag.core.errors import ArtifactError, ConfigError, ResourceError
+from rag.core.errors import (
+    ArtifactError,
+    ConfigError,
+    MismatchedArtifactError,
+    ResourceError,
+)
 from rag.core.types import Passage
 from rag.data.filters import Filter
 from rag.data.languages import ENGLISH
@@ -65,6 +70,13 @@ class Index:
         self.dense: VectorIndex | None = None
         self.tokens: TokenIndex | None = None
         self.passages = PassageStore(self.data / "passages")
+        count = manifest.stage("passages").output["count"]
+        if len(self.passages) != count:
+            raise MismatchedArtifactError(
+                f"{self.passages.directory} holds {len(self.passages):,} passages, the manifest "
+                f"says {count:,}",
+                hint="restore it or rebuild the index",
+            )
         self.documents = Documents(self.data / "passages")
         self.rights = DocumentRights(directory, self.documents)
         filters = PassageFilters(self.passages, self.documents)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,22 +29,47 @@ class Span:
     place: tuple[int, int] | None = None
 
 
+class AnswerFeatures(NamedTuple):
+    """What predicts whether the first answer to a question is right, and whether the passages hold
+    none.
+
+    Attributes:
+        lead: by how much the answer scores above the second.
+        margin: by how much the best span of its passage scores above "not here".
+        relevance: the passage logit of its passage; 0 for a network without such logits.
+        length: logarithm of the number of its words plus 1.
+        overlap: share of the question's content words in and near the answer.
+    """
+
+    lead: float = 0.0
+    margin: float = 0.0
+    relevance: float = 0.0
+    length: float = 0.0
+    overlap: float = 0.0
+
+    @property
+    def for_right(self) -> tuple[float, ...]:
+        """Inputs of `Calibration.right`."""
+        return (self.lead, self.margin, self.relevance, self.length)
+
+    @property
+    def for_absent(self) -> tuple[float, ...]:
+        """Inputs of `Calibration.absent`."""
+        return (self.margin, self.overlap)
+
+
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """One question's different answers, best first, and its null score (None: the model has none).
 
     Attributes:
-        features: (5,) what predicts whether the first answer is right; empty without answers. 0: by
-            how much it scores above the second; 1: in its passage, by how much the best span scores
-            above "not here"; 2: the passage logit of its passage, 0 for a network without it; 3:
-            logarithm of the answer's length in words plus 1; 4: share of the question's content
-            words in and near the answer.
+        features: of the first answer; of no use without answers.
         reading: what was read for it, if that is counted: "passages" and "token_layers".
     """
 
     answers: Sequence[Span]
     null: float | None
-    features: Float64 = field(default_factory=lambda: np.zeros(0))
+    features: AnswerFeatures = field(default_factory=AnswerFeatures)
     reading: Mapping[str, int] = field(default_factory=dict)
 
     @property

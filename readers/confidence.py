@@ -11,10 +11,6 @@ from rag.core.errors import DataError
 from readers.answer import Ranked
 from readers.manifest import Calibration
 
-# Of `Ranked.features`: those that tell whether the first answer is right, and whether passages hold
-# any.
-RIGHT_FEATURES = (0, 1, 2, 3)
-ABSENT_FEATURES = (1, 4)
 _PULL = 1e-4  # keeps fitted parameters finite where the outcomes are separated perfectly
 
 
@@ -50,23 +46,23 @@ def likelihoods(ranked: Ranked, calibration: Calibration) -> tuple[Float64, floa
 
         p_1 = σ(right · (1, s)),  p_0 = σ(absent · (1, s))
 
-    with s the `RIGHT_FEATURES` and the `ABSENT_FEATURES` of the question. The other candidates
+    with s the features `for_right` and `for_absent` of the first answer. The other candidates
     share what remains as in `confidences`, none being likelier than the first.
     """
     p, p_null = confidences(ranked.scores, ranked.null, calibration)
     if calibration.right is None or not ranked.answers:
         return p, p_null
-    first = chance(calibration.right, ranked.features[list(RIGHT_FEATURES)])
+    first = chance(calibration.right, ranked.features.for_right)
     if calibration.absent is not None:
-        p_null = chance(calibration.absent, ranked.features[list(ABSENT_FEATURES)])
+        p_null = chance(calibration.absent, ranked.features.for_absent)
     rest = p[1:] * (max(1.0 - first - p_null, 0.0) / max(float(p[1:].sum()), 1e-12))
     return np.append(first, np.minimum(rest, first)), p_null
 
 
-def chance(fitted: Sequence[float], features: Float64) -> float:
+def chance(fitted: Sequence[float], features: Sequence[float] | Float64) -> float:
     """σ of a bias and slopes, the first of `fitted` being the bias."""
     bias, *slopes = fitted
-    return 1.0 / (1.0 + float(np.exp(-bias - features @ np.array(slopes))))
+    return 1.0 / (1.0 + float(np.exp(-bias - np.dot(features, slopes))))
 
 
 def fit_calibration(

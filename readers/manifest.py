@@ -24,8 +24,8 @@ class Calibration(Config):
     fitted.
 
     Attributes:
-        right: bias and slopes of `RIGHT_FEATURES`: how likely the first answer is right.
-        absent: of `ABSENT_FEATURES`: how likely the passages hold no answer.
+        right: bias and slopes of `AnswerFeatures.for_right`: how likely the first answer is right.
+        absent: of `AnswerFeatures.for_absent`: how likely the passages hold no answer.
         questions: number of held-out questions it was fitted on; 0: it was not.
     """
 

@@ -11,6 +11,9 @@ from retrievers.protocols import Retriever
 class Store(list[Passage]):
     """The part of a passage store that a pipeline uses."""
 
+    def ids(self, rows: Sequence[int]) -> list[str]:
+        return [self[row].id for row in rows]
+
     def get_many(self, rows: Sequence[int]) -> list[Passage]:
         return [self[row] for row in rows]
 

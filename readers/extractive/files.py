@@ -2,13 +2,15 @@
 from.
 """
 
+from __future__ import annotations
+
 import os
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
@@ -27,6 +29,9 @@ from rag.runtime.model_files import (
 from readers.extractive.model import SpanModel, SpanWeights, load_dpr, load_question_answering
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.manifest import READER_FILE, Calibration, check_files, load_manifest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 SHIPPED_READER = Path(__file__).parents[1] / "weights"
 WORD_EMBEDDINGS = "encoder.embeddings.word_embeddings.weight"
@@ -132,7 +137,7 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
     return ReaderParts(SpanWeights(model.encoder.config, model.state_dict()), tokenizer, manifest)
 
 
-def load_described(folder: Path) -> tuple[Any, Any]:
+def load_described(folder: Path) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
     """Configuration and tokenizer of a folder, which belong together.
 
     Raises:
@@ -168,7 +173,7 @@ def save_calibrated(source: str | Path | None, out: Path, calibration: Calibrati
         manifest.save(temporary)
 
 
-def load_span_model(source: str | None) -> tuple[SpanModel, Any] | None:
+def load_span_model(source: str | None) -> tuple[SpanModel, PreTrainedTokenizerBase] | None:
     """An extractive reader in fp32 and its tokenizer, to start other training from.
 
     None if `source` is neither "shipped" nor a folder of `rag train reader`.
@@ -245,20 +250,38 @@ def start_model(
         MismatchedArtifactError: the tokenizer is not that of the encoder, or gives no offsets.
         ConfigError: the stages do not fit the encoder.
     """
-    loaded = load_span_model(encoder)
-    if loaded is None:
-        folder = model_folder(encoder)
-        config, tokenizer = load_described(folder)
-        names = config.architectures or ()
-        if any(name.endswith("ForQuestionAnswering") for name in names):
-            loaded = load_question_answering(folder, config), tokenizer
-        else:
-            loaded = SpanModel.from_encoder(folder, seed), tokenizer
-    model, tokenizer = loaded
+    model, tokenizer = load_start(encoder, seed)
     if passage_head:
         model.add_passage_head(seed)
-    network: Any = model.encoder
-    positions = position_limit(network.config.to_dict())
+    prepare_training(model, longest, dropout, freeze_word_embeddings=freeze_word_embeddings)
+    return model, tokenizer
+
+
+def load_start(encoder: str | None, seed: int) -> tuple[SpanModel, PreTrainedTokenizerBase]:
+    """The network of an encoder or a reader, with a span head, and its tokenizer; see
+    `start_model`.
+    """
+    loaded = load_span_model(encoder)
+    if loaded is not None:
+        return loaded
+    folder = model_folder(encoder)
+    config, tokenizer = load_described(folder)
+    names = config.architectures or ()
+    if any(name.endswith("ForQuestionAnswering") for name in names):
+        return load_question_answering(folder, config), tokenizer
+    return SpanModel.from_encoder(folder, seed), tokenizer
+
+
+def prepare_training(
+    model: nn.Module, longest: int, dropout: float, *, freeze_word_embeddings: bool = True
+) -> None:
+    """Set dropout and frozen weights of a network around an `encoder`; see `start_model`.
+
+    Raises:
+        ConfigError: the encoder reads fewer tokens than the longest row has.
+    """
+    encoder: Any = model.encoder
+    positions = position_limit(encoder.config.to_dict())
     if longest > positions:
         raise ConfigError(
             f"rows have {longest} tokens, the encoder reads at most {positions}",
@@ -268,5 +291,4 @@ def start_model(
         if isinstance(module, nn.Dropout):
             module.p = dropout
     if freeze_word_embeddings:
-        network.get_input_embeddings().weight.requires_grad_(False)
-    return model, tokenizer
+        encoder.get_input_embeddings().weight.requires_grad_(False)

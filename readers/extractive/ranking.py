@@ -10,7 +10,7 @@ import numpy as np
 from rag.core.arrays import Float64, Int64
 from rag.core.types import Passage
 from rag.data.text import normalize_answer
-from readers.answer import Ranked, Span
+from readers.answer import AnswerFeatures, Ranked, Span
 from readers.answer_kinds import asks_yes_no
 from readers.borders import is_function_word, one_unit, whole_tokens
 from readers.extractive.layout import Row, RowScores, TokenizedTexts
@@ -85,14 +85,14 @@ class QuestionRanker:
         null = None if self._settings.select else float(scores.nulls[first_rows].min())
         lead = first.score - answers[1].score if len(answers) > 1 else _LARGEST_MARGIN
         margins = (scores.spans[first_rows, 0] - scores.nulls[first_rows]).astype(np.float64)
-        features = [
-            min(lead, _LARGEST_MARGIN),
-            max(margins.max(), -_LARGEST_MARGIN),
-            scores.relevances[first_rows].max(),
-            np.log1p(len(first.text.split())),
-            self._share_near(first, texts[first.passage_index]),
-        ]
-        return Ranked(answers, null, np.array(features, np.float64))
+        features = AnswerFeatures(
+            lead=min(lead, _LARGEST_MARGIN),
+            margin=max(float(margins.max()), -_LARGEST_MARGIN),
+            relevance=float(scores.relevances[first_rows].max()),
+            length=float(np.log1p(len(first.text.split()))),
+            overlap=self._share_near(first, texts[first.passage_index]),
+        )
+        return Ranked(answers, null, features)
 
     def _share_near(self, answer: Span, text: str) -> float:
         """Share of the question's content words in and near an answer; of one without a place, in

@@ -25,9 +25,10 @@ from readers.extractive.files import (
     load_described,
     load_int8,
     load_parts,
+    load_start,
+    prepare_training,
     save_int8,
 )
-from readers.extractive.files import start_model as start_reader
 from readers.manifest import (
     READER_FILE,
     check_files,
@@ -120,14 +121,11 @@ def start_model(config: VerifierTrainConfig) -> VerdictModel:
         model = load_model(source)
         model.max_tokens = config.max_tokens
     else:
-        reader, tokenizer = start_reader(source, longest=config.max_tokens, seed=config.seed)
+        reader, tokenizer = load_start(source, config.seed)
         encoder: Any = reader.encoder
         head = new_head(encoder.config.hidden_size, config.seed)
         model = VerdictModel(encoder, head, tokenizer, config.max_tokens)
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = config.dropout
-    model.encoder.get_input_embeddings().weight.requires_grad_(False)
+    prepare_training(model, config.max_tokens, config.dropout)
     return model.train()
 
 

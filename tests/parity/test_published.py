@@ -144,9 +144,13 @@ def test_encoders_read_score_and_make_vectors(tmp_path: Path, name: str) -> None
     rows = tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
     with torch.no_grad():
         hidden = AutoModel.from_pretrained(folder)(**rows)[0]
-    mask = rows.attention_mask[:, :, None]
-    mean = ((hidden * mask).sum(1) / mask.sum(1)).numpy()
+    mean = mean_of(hidden, rows.attention_mask)
     assert encoder.encode_passages(["", ""], texts) == pytest.approx(mean, abs=1e-4)
+
+
+def mean_of(hidden: torch.Tensor, mask: torch.Tensor) -> Any:
+    """The mean over tokens (n, D) of states (n, L, D), where the mask (n, L) is 1."""
+    return ((hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)).numpy()
 
 
 def test_the_encoder_of_a_t5_makes_vectors_without_a_decoder(tmp_path: Path) -> None:
@@ -155,8 +159,7 @@ def test_the_encoder_of_a_t5_makes_vectors_without_a_decoder(tmp_path: Path) -> 
     rows = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         hidden = T5EncoderModel.from_pretrained(folder)(rows.input_ids, rows.attention_mask)[0]
-    mask = rows.attention_mask[:, :, None]
-    mean = ((hidden * mask).sum(1) / mask.sum(1)).numpy()
+    mean = mean_of(hidden, rows.attention_mask)
     assert encoder.encode_passages(["", ""], texts) == pytest.approx(mean, abs=1e-4)
 
 

@@ -16,8 +16,6 @@ from rag.data.examples import Example
 from rag.metrics.calibration import measure_calibration
 from readers.answer import Ranked
 from readers.confidence import (
-    ABSENT_FEATURES,
-    RIGHT_FEATURES,
     fit_calibration,
     fit_chance,
     likelihoods,
@@ -265,17 +263,17 @@ def fit(cases: Sequence[Case]) -> Calibration:
     fitted = fit_calibration(scores, correct, nulls, weigh(whole, _EMPTY))
     if not has_null:
         return fitted
-    features = np.array([case.ranked.features for case in cases])
     right = np.array([case.right[0] for case in cases])
     holds = np.array([case.holds for case in cases])
-    right_features = features[:, RIGHT_FEATURES]
+    right_features = np.array([case.ranked.features.for_right for case in cases])
     fits: dict[str, Any] = {"right": fit_chance(right_features, right, weigh(cases, _EMPTY))}
     # "Yes" and "no" stand in no passage. With one class alone the fit would say "always" or
     # "never"; the null bias then decides instead.
     spans = np.array([answer_type(case.example) == SPAN for case in cases])
     if holds[spans].any() and not holds[spans].all():
         weights = weigh(list(compress(cases, spans)), _PRESENTED)
-        fits["absent"] = fit_chance(features[spans][:, ABSENT_FEATURES], ~holds[spans], weights)
+        absent_features = np.array([case.ranked.features.for_absent for case in cases])
+        fits["absent"] = fit_chance(absent_features[spans], ~holds[spans], weights)
     return fitted.model_copy(update=fits)
 
 

@@ -68,6 +68,14 @@ def test_reuse_takes_vectors_and_nothing_else(index: Path, encoder: Any, tmp_pat
         )
 
 
+def test_another_number_of_passages_is_refused(index: Path) -> None:
+    stages = Manifest.read(index).model_dump()["stages"]
+    stages["passages"]["output"]["count"] = 8
+    restate(index, stages=stages)
+    with refusal(MismatchedArtifactError):
+        Index.open(index)
+
+
 @pytest.mark.parametrize(
     ("changes", "error"),
     [

@@ -25,16 +25,6 @@ TINY: dict[str, Any] = {
 }
 
 
-class Store(list[Passage]):
-    """A passage store in memory."""
-
-    def ids(self, rows: Any) -> list[str]:
-        return [self[row].id for row in rows]
-
-    def get_many(self, rows: Any) -> list[Passage]:
-        return [self[row] for row in rows]
-
-
 class Flat:
     """A vector index that compares all."""
 

@@ -15,8 +15,9 @@ from retrievers.hybrid import Fusion
 from retrievers.multihop import MultiHopRetriever
 from retrievers.open import open_retriever
 from retrievers.protocols import Retriever
+from tests.pipeline_parts import Store
 from tests.support.messages import refusal
-from tests.unit.retrievers.conftest import Flat, Store
+from tests.unit.retrievers.conftest import Flat
 
 N, DIM = 7, 5
 PASSAGES = [Passage(f"p{n}", f"title {n}", f"text {n}") for n in range(N)]

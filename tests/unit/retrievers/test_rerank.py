@@ -18,8 +18,8 @@ from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.hybrid import Fusion
 from retrievers.protocols import Retriever
 from retrievers.rerank import DEFAULT_FUSION, Rerank, RerankingRetriever, reranked
+from tests.pipeline_parts import Store
 from tests.support.messages import refusal
-from tests.unit.retrievers.conftest import Store
 
 TEXTS = [
     "the river rises",

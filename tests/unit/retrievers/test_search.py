@@ -15,8 +15,9 @@ from retrievers.multihop import MultiHopRetriever
 from retrievers.open import open_encoder, open_retriever
 from retrievers.protocols import Retriever
 from retrievers.rerank import RerankingRetriever
+from tests.pipeline_parts import Store
 from tests.support.messages import refusal
-from tests.unit.retrievers.conftest import Flat, Store
+from tests.unit.retrievers.conftest import Flat
 
 STORE = Store(Passage(name, "", "") for name in "dcba")
 VECTORS = np.array([[1, 0], [0, 1], [1, 0], [0.5, 0.5]], dtype=np.float32)
@@ -175,7 +176,11 @@ def test_another_version_of_an_index_is_searched_by_the_same_models():
 
     newer = index(dense=Flat(VECTORS[::-1]), lucene=Terms())
     for old, expected in zip(retrievers(VECTORS), retrievers(VECTORS[::-1]), strict=True):
-        assert old.with_index(newer).search(["x"], 3) == expected.search(["x"], 3) != old.search(["x"], 3)
+        assert (
+            old.with_index(newer).search(["x"], 3)
+            == expected.search(["x"], 3)
+            != old.search(["x"], 3)
+        )
     with refusal(ConfigError):
         LateInteractionRetriever(None, STORE, None).with_index(
             SimpleNamespace(tokens=None, directory="x")

@@ -203,9 +203,9 @@ def test_a_policy_object_decides_on_all_questions(index: Path, tmp_path: Path) -
     result = rag.evaluate(index, QUESTIONS, tmp_path, policy=policy)
     assert asked == {question.text for question in QUESTIONS}
     assert result.metrics["system"]["policy"] == "Watched"
-    with pytest.raises(MismatchedArtifactError, match="given as policy"):
+    with refusal(MismatchedArtifactError, "out"):
         rag.evaluate(index, QUESTIONS, tmp_path, policy=policy)
-    with pytest.raises(ConfigError, match="Watched decides when to read"):
+    with refusal(ConfigError, "policy"):
         rag.evaluate(index, QUESTIONS, reader=False, policy=policy)
 
 

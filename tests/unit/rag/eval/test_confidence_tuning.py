@@ -17,7 +17,7 @@ from rag.core.types import (
 )
 from rag.eval.confidence_tuning import tune_confidence
 from rag.eval.settings import EvaluationSettings
-from readers.answer import Ranked, Span
+from readers.answer import AnswerFeatures, Ranked, Span
 from readers.confidence import likelihoods
 from readers.manifest import Calibration
 from readers.protocols import Reader, ReadRequest
@@ -80,7 +80,7 @@ def test_the_fitted_calibration_shifts_the_readers_own_confidence() -> None:
     corpus = Corpus(60, shift=2.0)
     new = tune_confidence(corpus, corpus.questions, OLD, SETTINGS).fitted
     answers = [Span("x", 1.0, 0, (0, 1)), Span("y", 0.0, 0, (2, 3))]
-    ranked = Ranked(answers, 0.5, np.array([1.0, 0.5, 0.0, 0.7, 0.2]))
+    ranked = Ranked(answers, 0.5, AnswerFeatures(1.0, 0.5, 0.0, 0.7, 0.2))
     (before, *_), _ = likelihoods(ranked, OLD)
     (after, *_), _ = likelihoods(ranked, new)
     slope = new.right[1] / OLD.right[1]

@@ -25,7 +25,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.config import DprTrainConfig
 from tests.conftest import TinyModels
 from tests.support.messages import refusal
-from tests.unit.retrievers.conftest import cipher_examples
+from tests.unit.retrievers.conftest import cipher_examples, losses_of
 
 WORDS = [a + b + c for a in "uvwxyz" for b in "pqrstuvw" for c in "stuvwxyz"]
 SMALL: dict[str, Any] = {
@@ -168,7 +168,7 @@ def test_answers_alone_teach_retrieval_and_reading(
     config = world.config(tmp_path / "run", epochs=8, learning_rate=3e-3)
     config.train_model()
     measured = read_metrics(config.out / "metrics.jsonl")
-    steps = [record for record in measured if "loss" in record]
+    steps = losses_of(config.out)
     assert {"early", "full", "found", "read"} <= steps[0].keys()
     assert {"eval/em", "eval/top5"} <= measured[-1].keys()
     early = [record["early"] for record in steps]

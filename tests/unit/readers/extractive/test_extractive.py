@@ -85,7 +85,7 @@ def test_long_passages_are_read_to_their_end(reader: ExtractiveReader) -> None:
         float
     )  # a passage has its best window's
     ranked = QuestionRanker(rows, 0, [1.0, 0.0], reader.settings).rank(np.arange(len(rows.rows)))
-    assert ranked.features[1] == pytest.approx(
+    assert ranked.features.margin == pytest.approx(
         (max(margins), other)[ranked.answers[0].passage_index]
     )
 

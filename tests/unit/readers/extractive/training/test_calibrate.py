@@ -8,7 +8,7 @@ import pytest
 from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example
-from readers.answer import Ranked, Span
+from readers.answer import AnswerFeatures, Ranked, Span
 from readers.confidence import likelihoods
 from readers.extractive.training.calibrate import Case, fit_and_measure, weigh
 from tests.support.messages import refusal
@@ -19,7 +19,7 @@ def _case(number: int, right: bool, label: str = "", **signs: float) -> Case:
     answer = Span("Oslo" if right else "Rome", 1.0, 0, (0, 4))
     passage = Candidate(Passage("1", "", "Oslo Rome"), "retrieved", score=1.0, has_answer=True)
     example = Example(str(number), f"question {number}", ("Oslo",), (passage,))
-    features = np.array([0.0, signs.get("margin", 0.0), 0.0, 0.0, 0.0])
+    features = AnswerFeatures(margin=signs.get("margin", 0.0))
     return Case(Ranked([answer], 0.0, features), example, number, label)
 
 
