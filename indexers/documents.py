@@ -46,7 +46,7 @@ class DocumentEntry:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A document that is new, or takes the place of the one with its id; see `DocumentEntry`."""
+    """A document that is new, or replaces the document with its id; see `DocumentEntry`."""
 
     id: str
     digest: str
@@ -139,7 +139,7 @@ class Documents:
 
 
 class InOrder:
-    """Finds documents that are asked for in the order of the index without a lookup for each."""
+    """Finds documents without a lookup, as long as they are asked for in the order of the index."""
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents

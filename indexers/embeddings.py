@@ -1,4 +1,4 @@
-"""Passage embeddings: a series of `.npy` files (shards), each one finished as soon as it is there.
+"""Passage embeddings: a series of `.npy` files (shards); a shard that exists is finished.
 
 A shard is written beside its place and renamed, so a killed run loses at most the shard it was
 working on. What the shards were made from is recorded outside: in the manifest of an index, or by

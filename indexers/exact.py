@@ -23,7 +23,7 @@ _PAIRS_AT_ONCE = 4
 _PAIRS_WORTH_THREADS = 16_384
 _MIN_QUERIES_TO_COPY = 16  # queries from which selected vectors are copied out of the others
 _QUERIES_AT_ONCE = 4096  # queries whose lists of the best are in memory together
-_PICK_ROWS = 4096  # selected rows that are read one by one, without the rows between them
+_PICK_ROWS = 4096  # selected rows that are read singly, without the rows between them
 # FAISS multiplies matrices from queries of so many numbers in all (n · D); its default is 128,000.
 # Set once for the whole process: no result depends on the searches before it.
 faiss.cvar.distance_compute_blas_threshold = 4096
@@ -131,7 +131,7 @@ def exact_search(
 
 
 def check_selected(selected: Selection, rows: int) -> Selection:
-    """The selection, if it is one of an index with this number of rows; else a RetrievalError."""
+    """The selection, if it is of an index with this number of rows; else a RetrievalError."""
     if selected.total != rows:
         raise RetrievalError(
             f"a selection among {selected.total} rows was given for an index of {rows}",

@@ -164,7 +164,7 @@ def _train(index: faiss.Index, preset: Preset, sample: Float32, seed: int) -> No
 def _tune(
     index: faiss.Index, embeddings: EmbeddingShards, info: DenseInfo, probes: Float32
 ) -> DenseInfo:
-    """The first effort and over-fetch whose recall reaches the target; the last ones if none does."""
+    """The first effort and over-fetch whose recall reaches the target, else the last."""
     truth, _ = exact_search(embeddings, probes, min(max(RECALL_KS), info.rows))
     for over_fetch in (info.over_fetch, 4 * info.over_fetch):
         before = 0.0

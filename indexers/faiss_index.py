@@ -41,7 +41,7 @@ class DenseInfo(Config):
         exact_reranking: whether exact scores re-rank the candidates.
         probes: number of queries on which recall was measured.
         recall: measured recall by k, as text.
-        mapped_lists: whether the inverted lists lie in a file of their own.
+        mapped_lists: whether the inverted lists lie in a separate file.
     """
 
     index_type: str

@@ -1,4 +1,4 @@
-"""Rows of an Arrow file that have an id each, mapped into memory, and a lookup from id to row.
+"""Rows of an Arrow file with ids, mapped into memory, and a lookup from id to row.
 
 Files of a table `name`: `{name}s.arrow`, whose first column has the ids, `{name}_hashes.npy`
 (64-bit hashes of the ids, sorted) and `{name}_rows.npy` (their rows).

@@ -57,7 +57,7 @@ class Index:
         dense: vector search; None without a dense part.
         tokens: search in token vectors; None without them.
         documents: the documents that the passages were cut from.
-        rights: which of them people may read.
+        rights: which documents people may read.
     """
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:

@@ -182,7 +182,7 @@ def update_index(
             encoder = _LazyEncoder(directory, identity, open_encoder)
         source = dict(index.manifest.source)
         if "files" in source:
-            # A later build sees that the files are not those of the first one.
+            # A later build sees that the files are not those of the first build.
             source["files"] = "updated"
         report = write_index(
             directory,
@@ -215,7 +215,7 @@ def write_index(
     folder_groups: Mapping[str, Groups] | None = None,
     notes: Callable[[], Sequence[str]] = tuple,
 ) -> WriteReport:
-    """Write an index directory, or continue one that was interrupted.
+    """Write an index directory, or continue a build that was interrupted.
 
     Without `start_from`, a new index is built.
 
@@ -267,7 +267,7 @@ def write_index(
             hint="pass one, or choose retriever bm25",
         )
     if directory.is_dir():
-        # Before the lock, which adds a file of its own.
+        # Before the lock, which adds a file.
         _refuse_foreign_files(directory)
     is_update = start_from is not None and start_from.directory.resolve() == directory.resolve()
     with directory_lock(directory):
@@ -316,7 +316,7 @@ class _IndexWriter:
         self._check_resumed()
         if start is not None:
             self._reuse_from(start, with_passages=content is None)
-        # With content of its own, a new index takes vectors from `start`, but not the language.
+        # A new index with other content takes vectors from `start`, but not the language.
         keeps_corpus = ledger.is_update or content is None
         previous = ledger.existing
         if previous is None and start is not None and keeps_corpus:
@@ -489,7 +489,7 @@ class _IndexWriter:
         """Write the groups of documents.
 
         Args:
-            stated_groups: document id → groups that its own metadata names.
+            stated_groups: document id → groups that the document's metadata names.
             reread_ids: documents that had groups of a folder, which `folder_groups`, if given,
                 replaces.
         """

@@ -57,7 +57,7 @@ def start_java(*, heap_mib: int = 2048) -> FindClass:
         try:
             from jnius import autoclass
 
-            # Quiet by code as well: Anserini sets up its logger from its own jar.
+            # Quiet by code as well: Anserini sets up its logger from its jar.
             level = autoclass("org.apache.logging.log4j.Level").ERROR
             autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(level)
         except Exception as error:

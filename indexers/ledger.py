@@ -142,7 +142,9 @@ class BuildLedger:
         self._reusable = stages
 
     def stage(self, name: StageName) -> Stage:
-        """A stage of this build, or one that can be taken over; one without inputs if neither."""
+        """A stage of this build, or a stage that can be taken over; without inputs if there is
+        neither.
+        """
         return self.state.stages.get(name) or self._reusable.get(name, Stage())
 
     def path(self, name: StageName) -> Path:

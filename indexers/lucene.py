@@ -177,8 +177,8 @@ def _first_line(error: Exception) -> str:
 
 
 class LuceneIndex:
-    """BM25 search in the directory that `build_bm25` filled, returning `info`; the first one starts
-    Java.
+    """BM25 search in the directory that `build_bm25` filled, returning `info`; the first search
+    starts Java.
 
     Raises:
         ArtifactError: it holds no Lucene index, or another one.

@@ -71,7 +71,7 @@ class Manifest(_Record):
     stages: dict[StageName, Stage] = {}
 
     def stage(self, name: StageName) -> Stage:
-        """A stage; one without inputs if the index lacks it."""
+        """A stage; if the index lacks it, a stage without inputs."""
         return self.stages.get(name, Stage())
 
     @classmethod

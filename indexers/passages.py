@@ -78,7 +78,7 @@ class PassageStore:
         return len(self._ids)
 
     def is_same(self, other: PassageStore) -> bool:
-        """Whether both are one store, perhaps under hard links."""
+        """Whether both are the same store, perhaps under hard links."""
         return (self.directory / ARROW_NAME).samefile(other.directory / ARROW_NAME)
 
     def _columns(self, batch: int) -> dict[str, pa.Array]:
@@ -99,8 +99,8 @@ class PassageStore:
         return columns
 
     def column(self, name: str) -> pa.ChunkedArray | None:
-        """All values of a column of one of the files ("id", "path", "metadata", …), mapped from the
-        disk; None if no passage has such a value.
+        """All values of a column of the files ("id", "path", "metadata", …), mapped from the disk;
+        None if no passage has such a value.
         """
         for reader in self._readers:
             if name in reader.schema.names:

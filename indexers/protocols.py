@@ -119,7 +119,7 @@ class EncoderIdentity:
         return self.name.rpartition("#")[2]
 
     def check(self, directory: Path, other: EncoderIdentity) -> None:
-        """Refuse another encoder than this one, with which the index in `directory` was built.
+        """Refuse another encoder than this, with which the index in `directory` was built.
 
         Raises:
             MismatchedArtifactError: names both, and every field that differs.
@@ -162,7 +162,7 @@ class EncoderIdentity:
 
 
 def is_same_probe(a: str, b: str) -> bool:
-    """Whether two probes are of one model, up to rounding.
+    """Whether two probes are of the same model, up to rounding.
 
     Example:
         >>> is_same_probe("0.6 0.8", "0.61 0.79"), is_same_probe("0.6 0.8", "0.8 0.6")

@@ -1,4 +1,4 @@
-"""Check that the vectors of an index may be taken over into another one."""
+"""Check that the vectors of an index may be taken over into another index."""
 
 from __future__ import annotations
 

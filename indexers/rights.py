@@ -168,7 +168,8 @@ def change_rights(index: Path, change: Callable[[Rights], Rights]) -> str:
 
 
 def copy_rights(source: Path, target: Path) -> None:
-    """Take the rights of an index over to another with its documents, which keeps its own.
+    """Take the rights of an index over to another index with its documents, which keeps the rights
+    that it has.
 
     Called before the other is written, which is never open to more people.
     """

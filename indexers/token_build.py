@@ -315,7 +315,7 @@ class _Build:
         codes, residuals = codec.encode(np.concatenate([codec.centroids[:0], *vectors]))
         known = np.flatnonzero(stored_rows >= 0)
         if self.stored is not None and len(known):
-            # The stored version is read in the order of its own rows.
+            # The stored version is read in the order of its rows.
             known = known[np.argsort(stored_rows[known], kind="stable")]
             known_codes, known_residuals, known_lengths = self.stored.vectors.tokens(
                 stored_rows[known]

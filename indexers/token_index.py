@@ -132,8 +132,8 @@ class TokenIndex:
         return self.exact(query, rows), rows
 
     def _in_open_cells(self, query: Float32, nprobe: int, selected: Selection | None) -> Float32:
-        """(N,): how much each passage that may be returned scores above one in no open cell, else
-        0.
+        """(N,): how much more each passage that may be returned scores than a passage in no open
+        cell, else 0.
 
         Args:
             query: (q, D).

@@ -41,7 +41,7 @@ class _Entry:
 
 
 class MicroBatcher:
-    """Collects items and runs them in batches on worker threads, of which there is one by default.
+    """Collects items and runs them in batches on worker threads, by default on a single thread.
 
     An idle worker takes all waiting items at once, so a lone caller never waits. While it is busy,
     items queue up. When a batch has just finished, its clients are likely to send their next

@@ -379,13 +379,13 @@ def _last_questions(messages: list[ChatMessage]) -> tuple[str, str]:
 
 
 def _cleaned(text: str) -> str:
-    """An earlier message without what no question may hold; the user asks another one now."""
+    """An earlier message without the characters that no question may hold."""
     return as_unicode(text).replace("\0", " ")
 
 
 def context_of(question: str, previous: str) -> str:
-    """The question that this one follows up on; "" if it stands alone, or both are too long
-    together.
+    """The earlier question, if this question follows up on it; "" if it stands alone, or both are
+    too long together.
 
     Example:
         >>> context_of("And its population?", "What is the capital of France?")
@@ -409,7 +409,7 @@ def _sources(result: dict[str, Any], base_url: str) -> list[Source]:
     best = result["answers"][0]
     passages = dict[tuple[str, str], dict[str, Any]]()
     for passage in (*(best.get("citations") or best.get("path") or ()), best["evidence"]):
-        # Two shelves may have a passage of one id.
+        # Two shelves may have passages of the same id.
         passages.setdefault((passage.get("shelf", ""), passage["passage_id"]), passage)
     return [
         _source(number, passage, base_url)
@@ -511,7 +511,7 @@ def _cut(text: str, most: int | None) -> tuple[str, Literal["stop", "length"]]:
 
 
 def _count(texts: Iterable[str]) -> int:
-    """Words and punctuation marks, in place of tokens, of which the readers have no common ones."""
+    """The number of words and punctuation marks; the readers have no tokens in common to count."""
     return sum(len(simple_tokenize(text)) for text in texts)
 
 

@@ -39,7 +39,7 @@ class Connections:
         self.idle = dict[GuardedProtocol, None]()
 
     def protocol(self, *, app_state: dict[str, Any], **given: Any) -> "GuardedProtocol":
-        """Make a protocol, as uvicorn asks for one for each connection."""
+        """Make a protocol; uvicorn calls this for each connection."""
         return GuardedProtocol(self, app_state, given)
 
     def tracked(self, app: ASGIApp) -> ASGIApp:
@@ -63,7 +63,7 @@ class Connections:
         if len(self.open) > most_connections() and self.idle:
             log.warning("a connection was closed to make room; %d are open", len(self.open))
             oldest = next(iter(self.idle))
-            # Removed before it is lost, so that the next one to close is another.
+            # Removed before it is lost, so that another connection is the next to close.
             self.remove(oldest)
             oldest.transport.abort()
 

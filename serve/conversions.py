@@ -1,6 +1,4 @@
-"""Convert uploaded files, each upload in a process of its own, a few at a time in the whole
-server.
-"""
+"""Convert uploaded files, an upload in a separate process, a few at a time in the whole server."""
 
 import asyncio
 import fcntl

@@ -76,14 +76,15 @@ _LACKS = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The task for a question, which may follow up on `context`, for a claim, for a text to encode
-    as one `side` of the encoder, or for a text to score for the question `context`; only equal jobs
-    share a batch.
+    """What is to be done with questions, claims or texts; only equal jobs share a batch.
 
     Attributes:
+        context: the question that a question follows up on; for "rerank" the question for which
+            texts are scored.
+        side: for "embed", whether texts are encoded as questions or as passages.
         in_text: the claims are the sentences of a text.
-        alone: a request that shares its batches with no other: the same request then has the same
-            result to the bit. "" if it may share them.
+        alone: the id of a request that shares its batches with no other request, so that an equal
+            request has the same result to the bit; "" if it may share them.
         on_text: gets the words of an answer as they come, on another thread.
     """
 
@@ -131,7 +132,7 @@ class Engine:
             metrics=self.metrics,
         )
         self.batcher = self._batcher(max_size=settings.batch_max_size)
-        # Another one where a model elsewhere reads, which needs no core here.
+        # Another batcher where a model elsewhere reads, which needs no core here.
         self._asking = self.batcher
 
     async def load(self, on_error: Callable[[Exception], object]) -> None:
@@ -178,7 +179,7 @@ class Engine:
         self.shelves.close()
 
     def scope(self, request: Request, shelf: str | Sequence[str] | None = None) -> Scope:
-        """What a request may see: the one place in which that is decided.
+        """What a request may see; this is decided here alone.
 
         Args:
             shelf: names of the shelves that it asks; None: all.
@@ -202,8 +203,8 @@ class Engine:
         return self.shelves[scope.shelves[0]]
 
     async def read(self, scope: Scope, look_up: Callable[..., Result], *args: object) -> Result:
-        """Look something up in the only shelf of a scope, by a short function of its pipeline, to
-        which the arguments go on.
+        """The result of a short function, which gets the pipeline of a scope's only shelf and the
+        arguments.
         """
         shelf = await self._opened(scope)
 
@@ -214,7 +215,7 @@ class Engine:
         return await asyncio.to_thread(leased)
 
     async def _opened(self, scope: Scope) -> Shelf:
-        """The only shelf of a scope, whose index is opened where nobody waits for the thread."""
+        """The only shelf of a scope; its index is opened on a thread for such work."""
         shelf = self.shelf(scope)
         if not shelf.in_use:
             # A failure is that of the lease, too.
@@ -312,7 +313,7 @@ class Engine:
     def _run_batch(
         self, job: Hashable, questions: list[str]
     ) -> list[dict[str, Any] | BaseException]:
-        """Run one batch on a worker thread; a question that failed has an error as its result."""
+        """Run a batch on a worker thread; a question that failed has an error as its result."""
         assert isinstance(job, Job)
         names = job.scope.shelves
         unavailable: list[str] = []

@@ -1,4 +1,4 @@
-"""One JSON shape for every error: `{"error": {"code", "message", "hint", "request_id", "type",
+"""The JSON shape of every error: `{"error": {"code", "message", "hint", "request_id", "type",
 "param"}}`.
 
 The last two are for OpenAI's clients, which expect them.

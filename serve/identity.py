@@ -25,7 +25,7 @@ from serve.settings import SHA256, ServeSettings
 log = get_logger(__name__)
 Parsed = TypeVar("Parsed")
 Keys = Mapping[str, jwt.PyJWK]
-# A provider's keys alone verify, each by its own algorithm: neither `none`, nor a public key taken
+# A provider's keys alone verify, every key by its algorithm: neither `none`, nor a public key taken
 # for a shared secret (HS256).
 ALGORITHMS = ("RS256", "PS256", "ES256", "ES384", "ES512", "EdDSA")
 _CLAIMS = ("exp", "iss", "aud", "sub")
@@ -196,8 +196,8 @@ def _by_name(keys: list[jwt.PyJWK]) -> Keys:
 
 
 class _Endpoint:
-    """The keys at an address, fetched on a thread of its own and one fetch at a time: an address
-    that hangs holds up only those whose keys are not known yet.
+    """The keys at an address, fetched on a separate thread and one fetch at a time: an address that
+    hangs holds up only people whose keys are not known yet.
     """
 
     def __init__(self, url: str) -> None:

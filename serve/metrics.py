@@ -17,7 +17,9 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class ServerMetrics:
-    """Counters, gauges and histograms of one application, with a registry of its own."""
+    """Counters, gauges and histograms of an application, in a registry that no other application
+    shares.
+    """
 
     content_type = CONTENT_TYPE_LATEST
 

@@ -269,13 +269,13 @@ async def feedback(body: FeedbackRequest, request: Request, engine: AppEngine) -
 
 
 def _judged(pipeline: Pipeline, passage_id: str | None) -> tuple[bool, str]:
-    """Whether there is the passage of a judgement, if it names one, and the version of the index."""
+    """Whether the passage that a judgement names, if any, and the version of the index exist."""
     has_passage = passage_id is None or pipeline.passage(passage_id) is not None
     return has_passage, pipeline.index_version
 
 
 def append_record(path: Path, record: dict[str, object], max_bytes: int) -> None:
-    """Append one line and sync it; several processes may do so at the same time.
+    """Append a line and sync it; several processes may do so at the same time.
 
     Raises:
         ApiError: 507 if the file would exceed `max_bytes`.

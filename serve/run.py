@@ -184,7 +184,7 @@ class _Listener(socket.socket):
     """Keeps many connections waiting, of which asyncio accepts as many at once as it asks for."""
 
     def listen(self, backlog: int = BACKLOG) -> None:
-        """Listen with a queue of a length of its own."""
+        """Listen with a queue of another length than uvicorn's."""
         super().listen(BACKLOG)
 
 

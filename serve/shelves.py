@@ -1,5 +1,5 @@
-"""The indexes of a server: each is a shelf, which is opened when it is asked, follows its folder,
-and takes changes.
+"""The indexes of a server. An index is a shelf, which is opened when it is asked, follows its
+folder, and takes changes.
 """
 
 from __future__ import annotations
@@ -69,8 +69,9 @@ class Shelf:
 
     Attributes:
         uploads: the changes of its documents.
-        pipeline: of new requests; None while the index is not open. Running requests finish on the
-            one with which they started; one that was replaced is closed with the last of them.
+        pipeline: the pipeline of new requests; None while the index is not open. A running request
+            finishes on the pipeline with which it started; a replaced pipeline is closed with its
+            last request.
         fault: why the index cannot be opened; "" if nothing is known against it.
         version: of the index on disk, when it was last looked at.
         n_passages: number of its passages that everybody may read.
@@ -133,7 +134,7 @@ class Shelf:
             pipeline.close()
 
     def _exchange(self, pipeline: Pipeline | None) -> bool:
-        """Give new requests this pipeline in place of the one in use; whether there was one."""
+        """Give new requests this pipeline; return whether another was in use."""
         previous = self.in_use
         with self._lock:
             replaced = self.pipeline
@@ -168,17 +169,17 @@ class Shelf:
                 if not isinstance(error, ResourceError):
                     self.fault = error.message
                 raise
-            # It may be gone meanwhile.
+            # The index may be gone meanwhile.
             if self.fault:
                 self._exchange(None)
 
     def replace(self, anew: bool = False) -> bool:
-        """Switch to the version of the index that is on disk now; if it cannot be opened, the one
-        in use stays, and the log has the reason. An index that is not open stays so.
+        """Switch to the version of the index that is on disk now. If that cannot be opened, the
+        version in use stays, and the log has the reason. An index that is not open stays closed.
 
         Args:
-            anew: also open its models anew, and the same version again; else those in use are kept
-                if they belong to the index.
+            anew: also open its models anew, and the same version again; else the models in use are
+                kept if they belong to the index.
 
         Returns:
             Whether the pipeline in use is another one now.
@@ -192,7 +193,7 @@ class Shelf:
             except Exception:
                 log.exception("the index could not be opened; the one in use stays")
                 return False
-            # One that was closed meanwhile stays so.
+            # A shelf that was closed meanwhile stays closed.
             if not self._exchange(opened):
                 self._exchange(None)
             return True
@@ -229,8 +230,8 @@ class Shelf:
             await self.uploads.wait()
 
     def read_only(self) -> str:
-        """Why documents cannot be changed; "" if they can, or if that is off because there are no
-        keys.
+        """Why documents cannot be changed; "" if they can, or if the server has no keys, without
+        which nothing is changed.
         """
         folder = self.settings.index
         if not self.settings.knows_people or not folder.exists() or os.access(folder, os.W_OK):
@@ -388,7 +389,7 @@ class Shelves:
         return 0
 
     async def in_background(self, function: Callable[..., Result], *args: object) -> Result:
-        """Call a function that may open an index; it takes no thread from short ones."""
+        """Call a function that may open an index, on a thread that no short function needs."""
         return await asyncio.get_running_loop().run_in_executor(self._opener, function, *args)
 
     def start(self) -> None:
@@ -400,7 +401,7 @@ class Shelves:
             shelf.start()
 
     def open(self, shelf: Shelf, anew: bool = False) -> Pipeline:
-        """Open the index of a shelf, with the models that are loaded unless it is to be `anew`.
+        """Open the index of a shelf with the models that are loaded, or with new models if `anew`.
 
         Raises:
             RagError: the index or a model cannot be used.
@@ -475,7 +476,7 @@ class Shelves:
 
 
 def open_index(settings: ServeSettings) -> Index:
-    """Open the index of the settings, whose vectors are searched on a cluster if they name one.
+    """Open the index of the settings; if these name a cluster, its vectors are searched there.
 
     Raises:
         RagError: the index is damaged, or the cluster cannot search it.

@@ -1,4 +1,4 @@
-"""Several shelves, asked as if they were one: their passages are fused by rank."""
+"""Several shelves, asked like a single shelf: their passages are fused by rank."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -36,7 +36,7 @@ def fuse_by_rank(results: Sequence[SearchResult], top_k: int) -> SearchResult:
             first = hit.first_stage or FirstStage(rank, hit.score)
             fused = replace(hit, score=1 / (_RANK_OFFSET + rank), first_stage=first)
             ranked.append((rank, -hit.score, (fused, passage)))
-    # Equal ones stay in the order of the shelves.
+    # Equal passages stay in the order of the shelves.
     ranked.sort(key=itemgetter(0, 1))
     paths = list[Any]()
     for of_rank in zip_longest(*(result.paths for result in results)):
@@ -45,8 +45,8 @@ def fuse_by_rank(results: Sequence[SearchResult], top_k: int) -> SearchResult:
 
 
 class Together(Pipeline):
-    """A pipeline over several shelves for one batch of questions; they are searched in turn, so
-    that no more of them are open than the server allows.
+    """A pipeline over several shelves for a batch of questions. The shelves are searched in turn,
+    so that no more of them are open than the server allows.
 
     Args:
         leases: holds the shelf whose models read.
@@ -65,7 +65,7 @@ class Together(Pipeline):
         self._filter: Filter | None = None
         first = self._first(leases)
         super().__init__(first.index, first.retriever, first.reader, shares_models_with=first)
-        # A promise is of one index.
+        # A promise holds for a single index.
         self._promise = None
         self._verdict_promise = None
 
@@ -84,14 +84,15 @@ class Together(Pipeline):
         return fingerprint(self._versions)[:12]
 
     def _select(self, filter: FilterLike, timer: Timer) -> Selected:
-        # Each shelf selects among its own passages.
+        # A shelf selects among its passages.
         self._filter = parse_filter(filter)
         return None
 
     def _search(
         self, queries: Sequence[str], top_k: int, timer: Timer, selected: Selected
     ) -> list[SearchResult]:
-        """Search all shelves. One whose passages lack a field of the filter has none that meets it.
+        """Search all shelves. On a shelf whose passages lack a field of the filter, no passage
+        meets it.
 
         Raises:
             ApiError: 503: a shelf that the questions name cannot be searched, or none can.

@@ -121,7 +121,7 @@ class Uploads:
         asyncio.get_running_loop().call_later(delay_s, self._wake.set)
 
     async def wait(self) -> None:
-        """Wait for changes to be made; at times that ends without one."""
+        """Wait for changes to be made; at times the wait ends without a change."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), _LOOK_S)
         self._wake.clear()
@@ -192,7 +192,7 @@ class Uploads:
         return True
 
     def _make_together(self, changes: dict[str, Change]) -> None:
-        """Make one version; one after the other if that cannot be done."""
+        """Make the changes as a single version; if that fails, one after another."""
         try:
             self._make_version(changes)
         except ResourceError:

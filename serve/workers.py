@@ -62,7 +62,7 @@ class Worker:
 
 
 class Workers:
-    """Starts a worker anew that dies, and ends all if one cannot start.
+    """Starts a worker anew that dies, and ends all workers if a worker cannot start.
 
     Args:
         serve: what each worker does, see `Worker`.
@@ -123,7 +123,7 @@ class Workers:
             workers[place] = Worker(self._serve)
 
     def _replace_all(self, workers: list[Worker]) -> None:
-        """Replace each worker by one that accepts requests already."""
+        """Replace the workers, one after another, by workers that accept requests already."""
         for place, worker in enumerate(workers):
             successor = Worker(self._serve)
             while successor.is_alive() and not successor.is_ready and not self._stops.is_set():

@@ -52,7 +52,8 @@ def check_claims(claims: Iterable[str], top_k: int, *, in_text: bool = False) ->
     """The claims as a list; refuses those that are empty, too long, or not valid text.
 
     Args:
-        in_text: the claims are sentences of a text; the long ones are not judged, and not refused.
+        in_text: the claims are sentences of a text; long sentences are then left unjudged, not
+            refused.
 
     Raises:
         ConfigError: `top_k` is out of range.
@@ -90,7 +91,7 @@ def why_not_judged(claim: str, *, in_text: bool = False) -> str:
     """Why no text can support or refute this; "" if it is a claim.
 
     Args:
-        in_text: the claim is a sentence of a text, and may hang on the one before it.
+        in_text: the claim is a sentence of a text, and may hang on the sentence before it.
 
     Example:
         >>> why_not_judged("Where does the Danube rise?")

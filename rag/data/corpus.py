@@ -53,7 +53,7 @@ def read_documents(
         format: one of `CORPUS_FORMATS`, or "auto" to decide by file name, then by the first bytes.
 
     Raises:
-        ConfigError: at once, for an unknown format or one that cannot be told.
+        ConfigError: at once, for a format that is unknown or cannot be told.
         DataError: at once, for inputs that do not exist; later, for damaged files, for no documents
             at all, and for a share of bad records above `options.max_bad_share`.
 
@@ -176,7 +176,7 @@ def fault_of(document: Document, seen: set[str]) -> BadRecord | None:
     """Why a document cannot be used, or None.
 
     Args:
-        seen: ids of the usable documents, to which that of this one is added.
+        seen: ids of the usable documents, to which the id of this document is added.
     """
     id = document.id
     text = document.text
@@ -206,7 +206,7 @@ def passages_of(texts: Any) -> list[Passage]:
             their number.
 
     Raises:
-        DataError: there are none, or one is empty or no text.
+        DataError: there are no texts, or a text is empty or no string.
     """
     rows = rows_of(
         texts, "texts", hint="put it in a list; files are indexed with `rag index FILE --out DIR`"

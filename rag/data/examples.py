@@ -164,10 +164,10 @@ def read_examples(path: str | Path, *, needs: Needed = "positives") -> Iterator[
 
     Args:
         path: the file (also .gz, .bz2, .zst, .xz).
-        needs: what an example must have: "positives": at least one; "targets": at least two
-            different ones, of candidates in any role; "passages": at least one in any role
-            (negatives of both kinds are read, empty passages skipped); "questions": only the
-            question.
+        needs: what an example must have: "positives": at least one positive; "targets": at least
+            two different targets, of candidates in any role; "passages": at least one candidate in
+            any role (negatives of both kinds are read, empty passages skipped); "questions": only
+            the question.
 
     Raises:
         DataError: no such file, over 0.1 % malformed records (the first are listed with their

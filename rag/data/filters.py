@@ -124,9 +124,10 @@ Filter = tuple[Condition, ...]
 
 
 def parse_filter(fields: Mapping[str, Any] | Filter | None) -> Filter | None:
-    """Check a filter as JSON writes it; None, and one without conditions, select everything.
+    """Check a filter as JSON writes it; None, and a filter without conditions, select everything.
 
-    A field has a value, a list of which one must match, or an object of bounds (gte, gt, lte, lt).
+    A field has a value, a list of values of which any may match, or an object of bounds (gte, gt,
+    lte, lt).
     """
     if fields is None:
         return None

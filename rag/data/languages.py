@@ -1,4 +1,4 @@
-"""Languages of texts: which have an analyser for BM25, and which one a sample is in."""
+"""Languages of texts: those with an analyser for BM25, and the language of a sample."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ def read_questions(path: str | Path) -> Iterator[Question]:
 
 
 def question_files(path: str | Path) -> list[Path]:
-    """The files that questions are read from: one; queries and qrels of a BEIR folder, or of its
-    qrels file.
+    """The files that questions are read from: a single file, or queries and qrels of a BEIR folder
+    or of its qrels file.
 
     Raises:
         DataError: no such file, a folder that is none of BEIR's, or has the judgements of several
@@ -136,7 +136,7 @@ def _read_qrels(path: Path) -> Grades:
 
 def questions_from(rows: object) -> list[Question]:
     """Questions from Python objects: `Question` records, or mappings or a table with the fields of
-    a file; a DataError if one is something else, or has no text."""
+    a file; a DataError if a row is something else, or has no text."""
     questions = []
     for number, row in enumerate(rows_of(rows, "questions")):
         if not isinstance(row, Question):

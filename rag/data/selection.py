@@ -68,8 +68,8 @@ def hold_out(
 
 
 def least_held_out(groups: int) -> int:
-    """The fewest groups that a share holds out: 20, but no more than a tenth or, of few groups, two:
-    a single one has nothing that it could be compared with.
+    """The fewest groups that a share holds out: 20, but no more than a tenth or, of few groups,
+    two: a single group could be compared with nothing.
     """
     return max(1, min(groups // 2, max(2, groups // 10), 20))
 

@@ -20,7 +20,8 @@ PATH_SEPARATOR = " › "
 MAX_SECTION_TOKENS = 512
 """The length of sections unless the options state another, for encoders that read longer texts.
 
-A passage is what a reader reads and what people are shown: of a longer one, a vector tells less.
+A passage is what a reader reads and what people are shown; the vector of a longer passage tells
+less of it.
 """
 
 # Text without spaces: a longer word is cut into parts.
@@ -114,7 +115,7 @@ def word_blocks(text: str, size: int = 100, *, has_spaces: bool = True) -> list[
 
 
 class _Part(NamedTuple):
-    """A span that is not cut any more; it is a whole block, or a piece of a long one.
+    """A span that is not cut any more: a whole block, or a piece of a long block.
 
     Attributes:
         label: of a piece of a row, what names the row and, within a cell, its column; it belongs
@@ -190,7 +191,7 @@ class _Cutter:
         self._count = count
 
     def groups(self, body: Iterable[Block]) -> Iterator[list[_Part]]:
-        """Groups of parts, each within the budget; a part that is over it by itself is a group."""
+        """Groups of parts within the budget; a part that exceeds it by itself is a group."""
         group: list[_Part] = []
         for kind, run in itertools.groupby(body, key=_run_of):
             whole = [self._part(block.start, block.end) for block in run]
@@ -239,7 +240,7 @@ class _Cutter:
                 yield from self._cut_part(piece, budget)
 
     def _cut_row(self, row: _Part) -> Iterator[_Part]:
-        """A row, or cells of a row that is over the budget, each with what names its row."""
+        """A row within the budget, or else its cells, with the text that names the row."""
         if row.tokens <= self._budget:
             yield row
             return

@@ -153,7 +153,7 @@ def _evaluation(out: str | Path | None, score: Callable[[Path], list[str]]) -> E
 def _check_out(
     out: str | Path | None, settings: EvaluationSettings, source: QuestionSource
 ) -> None:
-    """Refuse a folder of anything else than this evaluation before models are loaded."""
+    """Refuse a folder that holds anything but this evaluation, before models are loaded."""
     if out is not None:
         check_target(out, folder=True)
         if Path(out).exists():
@@ -161,7 +161,7 @@ def _check_out(
 
 
 def _refuse_objects(opening: Mapping[str, object], out: str | Path | None) -> None:
-    """Refuse to continue results with an object, of which nothing tells whether it made them."""
+    """Refuse to continue results with an object: nothing tells whether it made them."""
     if out is None or not Path(out).exists() or not any(Path(out).iterdir()):
         return
     for name, value in opening.items():
@@ -211,7 +211,7 @@ def _index_of(index: Evaluated) -> Index | None:
 def _open_run(
     run: Path, index: Index | None, settings: EvaluationSettings
 ) -> tuple[System, EvaluationSettings]:
-    """What replays search results, and the settings within their depth."""
+    """The system that replays search results, and settings that look no deeper than these go."""
     if index is None and settings.profile == "kilt":
         raise ConfigError(
             "KILT's figures are of pages, and a run without its index names passages alone",
@@ -225,7 +225,7 @@ def _open_run(
 def _open_system(
     index: Evaluated, opening: OpenOptions, settings: EvaluationSettings, *, reads: bool
 ) -> tuple[System, Index | None]:
-    """What is evaluated, and its index."""
+    """The system that is evaluated, and its index."""
     if isinstance(index, str | Path | Index):
         index = Pipeline.open(index, reads=reads, **opening)
     if index is not None:
@@ -261,7 +261,7 @@ def _with_policy(system: System, policy: Policy) -> System:
 def _claim_system(
     index: Evaluated, opening: OpenOptions, settings: EvaluationSettings
 ) -> ClaimSystem:
-    """What judges claims."""
+    """The system that judges the claims."""
     if settings.gold:
         given = index.verifier if isinstance(index, Pipeline) else opening.get("verifier")
         return system_with_evidence(given)

@@ -48,10 +48,10 @@ Judge = Callable[[Sequence[Claim]], list[Verdict]]
 
 @dataclass(frozen=True, slots=True)
 class ClaimSystem:
-    """What judges the claims of an evaluation.
+    """A verifier, with or without a search, that judges the claims of an evaluation.
 
     Attributes:
-        index: that passages are found in; None where the claims bring their evidence.
+        index: the index in which passages are found; None where claims bring their evidence.
     """
 
     identity: Mapping[str, object]
@@ -99,7 +99,7 @@ def evaluate_claims(
 ) -> list[str]:
     """Judge every claim, score every verdict, write the results; users call `rag.evaluate`.
 
-    Of a claim set with fewer labels than three, the likeliest of its labels is the prediction.
+    In a claim set with fewer than three labels, the prediction is the likeliest of these.
 
     Returns:
         Warnings about the figures.
@@ -249,8 +249,8 @@ def _found_sentences(
     """The best sentence of each passage, the deciding one first.
 
     Returns:
-        Key of each sentence, that of the gold sentence if it is one → title of its passage, and its
-        number there.
+        The key of a sentence, or of the gold sentence that it is → the title of its passage, and
+        the number of the sentence in it.
     """
     found: dict[Hashable, tuple[str, int]] = {}
     path = sorted(verdict.path, key=lambda step: step is not verdict.evidence)
@@ -337,7 +337,7 @@ def _notes(system: ClaimSystem, claims: Sequence[Claim], folder: Path) -> list[s
 
 
 def _claims_without_articles(index: Index, claims: Sequence[Claim]) -> list[str]:
-    """Ids of the claims of which no gold set stands in the index."""
+    """Ids of the claims whose gold sets all name an article that the index lacks."""
     titles = CorpusTexts(index.passages, of=attrgetter("title"))
 
     def is_here(article: str) -> bool:

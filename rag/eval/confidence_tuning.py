@@ -48,10 +48,11 @@ class ConfidenceTuning(Generic[Fitted]):
     Attributes:
         fitted: the calibration of an extractive reader; of a language model, bias and slopes of
             `readers.llm.confidence.Signs.features`.
-        n, unanswerable: number of questions, or of a language model's answers, and of those without
-            an answer in what was retrieved.
+        n, unanswerable: number of questions, or of a language model's answers, and of those whose
+            retrieved passages hold no accepted answer.
         ece_before: expected calibration error of the first answer's confidence as it is.
-        ece_after: the same of each fifth of the questions with the confidence fitted on the others.
+        ece_after: the same error, where the confidence of each fifth of the questions was fitted on
+            the others.
     """
 
     fitted: Fitted
@@ -70,8 +71,8 @@ def tune_confidence(
     """Ask every question and fit a shift and a slope to the logits of both confidences.
 
     Without any question that the corpus does not answer, the probability of "no answer" stays as it
-    is. A question without answers, or whose passages hold none of them, is one that the corpus does
-    not answer.
+    is. The corpus does not answer a question without accepted answers, or whose passages hold none
+    of these.
 
     Args:
         system: opened with the reader whose calibration is `old`.

@@ -18,8 +18,8 @@ class Figure:
         name: its name in files; in the table, "#" stands for any cut-off.
         title: what people call it.
         note: what it says, in a few words.
-        depth: the rank that it looks at most down to; 0: it looks at no ranking; None: it looks at
-            all that was retrieved.
+        depth: the lowest rank that it looks at; 0: no ranking; None: all passages that were
+            retrieved.
     """
 
     name: str
@@ -160,7 +160,7 @@ GROUP_FIGURES = (
 
 
 def find_figure(name: str) -> Figure:
-    """The figure of this name; one that is not in the table has its name as title.
+    """The figure of this name; a figure that is not in the table has its name as title.
 
     >>> find_figure("top5").title, find_figure("top5").depth, find_figure("RR").depth
     ('Answer in top 5', 5, None)
@@ -181,6 +181,6 @@ def find_figure(name: str) -> Figure:
 
 
 def main_figures(names: Iterable[str]) -> list[str]:
-    """Those of these figures that come first, the most telling at the top."""
+    """The figures among `names` that come first, the most telling at the top."""
     present = set(names)
     return [name for name in MAIN_FIGURES if name in present]

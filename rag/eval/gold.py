@@ -56,7 +56,7 @@ def gold_keys(question: Question) -> tuple[str, tuple[str, ...]]:
 
 
 def needs_all(question: Question) -> bool:
-    """Whether all gold passages are needed (hops), not any one of them (alternatives)."""
+    """Whether all gold passages are needed (hops), and not just any of them (alternatives)."""
     return len(gold_keys(question)[1]) > 1 and not question.gold_are_alternatives
 
 
@@ -68,8 +68,8 @@ def is_yes_no(question: Question) -> bool:
 def gold_passages(question: Question, lookup: PassageLookup | None = None) -> list[Passage]:
     """The gold passages themselves, for reading without retrieval; empty if they are unknown.
 
-    They are the passages that the set quotes, only the first where any one of them is enough; if
-    the set quotes none, `lookup` gets them by the gold ids.
+    They are the passages that the set quotes: the first alone where any of them suffices. If the
+    set quotes none, `lookup` finds them by the gold ids.
     """
     most = 1 if question.gold_are_alternatives else None
     quoted = [gold.passage for gold in question.gold[:most] if gold.passage.text]
@@ -80,8 +80,8 @@ def gold_passages(question: Question, lookup: PassageLookup | None = None) -> li
 
 
 class GoldResolver:
-    """Replaces the gold ids of questions by ids of the index, and counts what may be the matter
-    with them.
+    """Replaces the gold ids of questions by ids of the index, and counts the questions whose gold
+    passages the index lacks or names otherwise.
 
     Attributes:
         counts: number of questions, by the names of `_NOTES`.

@@ -1,6 +1,4 @@
-"""The records of an evaluation while it runs: each is in the file as soon as its question is
-answered.
-"""
+"""The records of a running evaluation: those of answered questions are in the file at once."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ class Journal:
     """Records of questions, in the order in which their answers came.
 
     A question that could not be read is asked again by the next run; of several records of a
-    question the last one counts.
+    question the last counts.
 
     Attributes:
         answered: id → text of each question that an earlier run could read.
@@ -73,7 +71,7 @@ class Journal:
         )
 
     def finish(self, target: Path, order: Sequence[str]) -> None:
-        """Move the records to `target`, one of each question in this order."""
+        """Move the records to `target`: the last record of every question, in this order."""
         if self._ids != order:
             places = dict[str, int]()
             with open(self.path, "rb") as source, atomic_path(self.path) as arranged:

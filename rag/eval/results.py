@@ -89,8 +89,8 @@ def load_evaluation(folder: str | Path, name: str | None = None) -> Evaluation:
 
 
 def load_evaluations(folders: Sequence[str | Path]) -> list[Evaluation]:
-    """Open several result directories; they are named by what follows the part that all paths
-    share.
+    """Open several result directories; an evaluation is named by what its path has beyond the part
+    that all paths share.
 
     Raises:
         ConfigError: a directory is given twice.

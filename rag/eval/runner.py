@@ -124,7 +124,7 @@ def finish(folder: Path, metrics: Mapping[str, Any], command: str) -> None:
 
 
 def write_state(folder: Path, state: Mapping[str, Any]) -> None:
-    """Write what an evaluation can be continued with alone, before its first record."""
+    """Write the header, by which an evaluation is continued, before its first record."""
     if not (folder / _STATE_NAME).exists():
         atomic_write_json(folder / _STATE_NAME, state)
 
@@ -157,8 +157,8 @@ def shares_of(timings_ms: Mapping[str, float], count: int) -> dict[str, float]:
 def _answer_batches(
     system: System, questions: Iterator[Question], options: AnswerOptions, batch_size: int
 ) -> Iterator[_Answered]:
-    """The outcomes of batches; of single questions, in the order in which they come, where a model
-    in another process reads several at a time.
+    """The outcomes of batches. Where a model in another process reads several questions at a time,
+    a batch is a single question, and outcomes come in the order of the answers.
     """
     parallel = 0 if system.reader is None else system.reader.max_concurrent
     if not parallel:
@@ -188,7 +188,7 @@ def settings_header(settings: EvaluationSettings, source: QuestionSource) -> dic
 
 
 def check_folder(folder: Path, header: Mapping[str, Any]) -> bool:
-    """Refuse a folder of anything else than this evaluation; return whether it is finished there.
+    """Refuse a folder that holds anything but this evaluation; return whether it is finished.
 
     Args:
         header: the evaluation's, or only its `settings_header`.
@@ -242,8 +242,8 @@ def _ask_all(
     order: dict[str, None] = {}
     journal = open_journal(folder)
     unanswered = journal.unanswered(_distinct(stream, settings, order))
-    # Records of the questions at which the server failed since it last answered: where it is gone,
-    # they are not written, and the next run asks them again.
+    # Records of the questions that failed since the server last answered. If the server is gone,
+    # they are not written, so that the next run asks these questions again.
     unwritten = list[QuestionRecord]()
     with (
         disk_errors(journal.path),

@@ -45,7 +45,9 @@ class AskedQuestion:
     document_of: Callable[[str], str] = str
 
     def keys_of(self, ranked: RankedPassages) -> list[str]:
-        """The names of passages in the terms of the question's gold passages, in their order."""
+        """The passages, in their order, named as the question names its gold passages: by id,
+        document or title.
+        """
         kind, _ = gold_keys(self.question)
         if kind == "title":
             return [passage.title for _, passage in ranked]

@@ -1,5 +1,5 @@
-"""What is evaluated: a pipeline, a reader of gold passages, or search results that another program
-wrote.
+"""The systems that are evaluated: a pipeline, a reader of gold passages, or search results that
+another program wrote.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,12 +45,12 @@ class AnswersQuestions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What answers the questions of an evaluation.
+    """A search, with or without a reader, that answers the questions of an evaluation.
 
     Attributes:
         reader: None if it only searches.
         search: of a pipeline, or of an object with the same method.
-        find: a question and a number of passages → what is taken for its first search.
+        find: a question and a number of passages → the passages that stand for its first search.
         document_of: passage id → id of its document, as the index has it.
         policy: decides when to search and read, in place of the policy that settings name.
     """

@@ -1,3 +1,3 @@
-"""People's own files (PDF, Office, HTML, EPUB, Markdown, e-mail, code …) as blocks over one clean
+"""Files of people (PDF, Office, HTML, EPUB, Markdown, e-mail, code …) as blocks over one clean
 text.
 """

@@ -260,7 +260,7 @@ class _Walk:
         self._list_depth -= 1
 
     def _definitions(self, node: Any) -> None:
-        """A term and the first block of its definition are one entry."""
+        """A term and the first block of its definition make a single entry."""
         self._list_depth += 1
         for child in node.iter():
             if child.tag == "dt":
@@ -366,7 +366,7 @@ def _is_hidden(node: Any) -> bool:
 
 
 def _is_contents(node: Any) -> bool:
-    """Whether a list is one of links within the site: a menu, or a table of contents."""
+    """Whether a list holds links within the site: a menu, or a table of contents."""
     n_links = 0
     n_linked = 0
     for link in node.css("a[href]"):

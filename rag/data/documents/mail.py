@@ -56,9 +56,7 @@ class _MailReader:
         self.notes: list[str] = []
 
     def section(self, parsed: MIMEPart, level: int, name: str) -> list[Piece]:
-        """A message among others, under its subject; one that is damaged does not cost the
-        others.
-        """
+        """A message among others, under its subject; a damaged message does not cost the others."""
         heading = Piece("heading", _header(parsed, "Subject") or name, level)
         try:
             return [heading, *self.pieces(parsed, level + 1)]
@@ -123,7 +121,9 @@ def _header(parsed: MIMEPart, name: str) -> str:
 
 
 def _text(part: MIMEPart) -> str:
-    """A part's text, even if it names no encoding, or one that does not exist or does not fit."""
+    """A part's text, even if it names no encoding, or an encoding that does not exist or does not
+    fit.
+    """
     try:
         return str(part.get_content()) if part.get_content_charset() else decode(_bytes(part))[0]
     except (LookupError, ValueError, Unreadable):

@@ -244,7 +244,7 @@ def _text(element: Any) -> str:
 
 
 def _joined(element: Any) -> str:
-    """The paragraphs of a note or a cell as one."""
+    """The paragraphs of a note or a cell, joined to a single paragraph."""
     paragraphs = (clean(_text(paragraph)) for paragraph in element.iter(f"{_W}p"))
     return " ".join(filter(None, paragraphs))
 

@@ -60,7 +60,8 @@ def latex(source: str) -> Content:
 
 def _read_manual_page(program: str, data: bytes) -> Content:
     if _BSD_PAGE.search(data):
-        # The reader of other manual pages drops what BSD's macros hold, but this one is strict.
+        # Pandoc's reader of other manual pages drops what BSD's macros hold, but its reader for
+        # these is strict.
         with suppress(Unreadable):
             return _run(program, "mdoc", data)
     data = _MACRO_DEFINITION.sub(b"", data)
@@ -105,7 +106,7 @@ def _on_one_line(heading: re.Match[bytes]) -> bytes:
 
 
 def find_pandoc(use: str = "") -> str:
-    """The program on the PATH, or else the one that the package pypandoc_binary carries.
+    """The program on the PATH, or else the program in the package pypandoc_binary.
 
     Args:
         use: what it is needed for, as the detail of the error.

@@ -52,7 +52,7 @@ class Word(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A ruled line: a horizontal one is at a height and goes from left to right."""
+    """A ruled line; a horizontal line is at a height and goes from left to right."""
 
     at: float
     begin: float
@@ -94,7 +94,9 @@ def _lines_of(table: PageTable) -> set[int]:
 
 
 def _joined(rules: Iterable[Rule]) -> list[Rule]:
-    """Ruled lines at about the same place that touch each other, as one."""
+    """Ruled lines at about the same height or column that touch each other, joined to a single
+    line.
+    """
     joined: list[Rule] = []
     for rule in sorted(rules):
         for number, other in enumerate(joined):
@@ -353,7 +355,7 @@ def _cells(row: _Row, extents: Sequence[_Extent]) -> list[Cell]:
 
 
 def _is_below(above: Sequence[Cell], cells: Sequence[Cell]) -> bool:
-    """Whether every text of a row stands below one that it may go on."""
+    """Whether every text of a row stands below a text that it may continue."""
     for upper, lower in zip(above, cells, strict=True):
         if lower.text and (not upper.text or is_number(lower.text)):
             return False

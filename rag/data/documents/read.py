@@ -1,4 +1,4 @@
-"""Files as documents of a corpus, converted in processes of their own."""
+"""Files as documents of a corpus, converted in separate processes."""
 
 import json
 import os
@@ -105,7 +105,7 @@ def convert_files(
 
 
 class Converter:
-    """A converting process, started when it is first needed and after each one that ended."""
+    """A converting process, started when it is first needed and again after it ended."""
 
     def __init__(self, niceness: int = 0) -> None:
         self._niceness = niceness

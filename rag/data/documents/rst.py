@@ -154,7 +154,9 @@ def _run_directive(directive: Any) -> list[Any]:
 
 
 def _led(lead: str, blocks: Iterable[Any]) -> list[Any]:
-    """Blocks of which the first begins with `lead`, in a paragraph of its own if it is none."""
+    """The blocks, the first of which begins with `lead`; if that is no paragraph, `lead` is a
+    paragraph before it.
+    """
     nodes = require("docutils.nodes", "docs")
     blocks = list(blocks)
     if lead and blocks and isinstance(blocks[0], nodes.paragraph):

@@ -48,7 +48,7 @@ _MAX_MERGED_COLUMNS = 100
 _PREFIX = re.compile(rb"<(\w+:)(?:worksheet|comments)\b")
 _MERGED = re.compile(rb'<mergeCell [^>]*ref="([A-Z]{1,3}\d+:[A-Z]{1,3}\d+)"')
 _COMMENTS = re.compile(r"xl/(?:comments/)?comment[^/]*\.xml")
-# A formula whose cell has no value, or an empty one.
+# A formula whose cell has no value, or an empty value.
 _WITHOUT_VALUE = re.compile(rb"<f\b[^>]*(?:/>|>[^<]*</f>)\s*(?:<v\s*/>|<v>\s*</v>)?\s*</c>")
 
 # The cells of a row by their columns.

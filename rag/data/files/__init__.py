@@ -1,1 +1,1 @@
-"""File formats of the field: one reader and one writer each."""
+"""File formats of the field, with a reader and a writer for each."""

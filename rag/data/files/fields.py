@@ -71,7 +71,7 @@ class DocumentFields:
         return columns
 
     def documents(self, record: object, position: int) -> list[Document | BadRecord]:
-        """The documents of a record: one, or the paragraphs of an article of SQuAD.
+        """The documents of a record: a single document, or the paragraphs of an article of SQuAD.
 
         Raises:
             NoTextError: as `document`; or the first record is no object.
@@ -84,7 +84,8 @@ class DocumentFields:
         return [self.document(row, position) for row in rows]
 
     def document(self, record: object, position: int) -> Document | BadRecord:
-        """Make one document; `position` is its line or record number. A bad record stays one.
+        """Make one document; `position` is its line or record number. A bad record stays a bad
+        record.
 
         Raises:
             NoTextError: the first mapping has no text, or not the requested fields.

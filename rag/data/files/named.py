@@ -1,7 +1,7 @@
 """Data sets by name: `hf:owner/name` of the Hugging Face Hub, `irds:beir/scifact` of ir_datasets.
 
-Of the hub only data files (Parquet, JSON, CSV, …) are read, a data set's own code is never run. The
-package ir_datasets fetches what a name needs and keeps it in a cache of its own, in ~/.ir_datasets.
+Of the hub only data files (Parquet, JSON, CSV, …) are read, the code of a data set is never run.
+The package ir_datasets fetches what a name needs and keeps it in its cache, ~/.ir_datasets.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -46,7 +46,7 @@ _ABOUT_DATA = (
 _GENERATED_FOLDERS = ("node_modules", "__pycache__", "_static", "_sources")
 # In a folder: patterns of what is left out of it.
 _IGNORE_FILE = ".ragignore"
-# In a folder: the groups that may read what is in it and below, one a line.
+# In a folder: the groups that may read what is in it and below, a group on every line.
 _RIGHTS_FILE = ".rights"
 _ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar")
 # HotpotQA's abstracts, and others of WikiExtractor's --json.
@@ -240,7 +240,7 @@ class _Folder:
         return None
 
     def _holds_records(self, formats: Mapping[str, str], has_text_field: bool) -> bool:
-        """Whether the folder is one of records, not of documents among which tables may be."""
+        """Whether the folder holds records, not documents with tables among them."""
         records = []
         for name, format in formats.items():
             if format in RECORD_FORMATS:
