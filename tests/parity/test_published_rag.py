@@ -1,6 +1,5 @@
 """RAG as it was published: one folder of a question encoder and a generator, read with and encoded by."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from readers.open import open_reader
 from readers.protocols import ReadRequest
 from retrievers.encoders.bi_encoder import BiEncoder
 from tests.published import published_dpr, published_rag, stored_as_bin, with_vocabulary_alone
+from tests.support.files import change_json
 from tests.support.messages import refusal
 
 QUESTION = "How many meters has the Tower?"
@@ -132,11 +132,10 @@ def test_what_cannot_be_used_is_refused_by_its_name(tmp_path: Path) -> None:
     folder = published_rag(tmp_path / "rag", RagTokenForGeneration, "bart-base")
     with refusal(ArtifactError):
         BiEncoder.load(folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["RagModel"]}))
+    change_json(folder / "config.json", architectures=["RagModel"])
     with refusal(ArtifactError):
         open_reader(folder)
-    (folder / "config.json").write_text(json.dumps(config))
+    change_json(folder / "config.json", architectures=["RagTokenForGeneration"])
     (folder / "generator_tokenizer" / "tokenizer.json").unlink()
     with refusal(ArtifactError):
         open_reader(folder)

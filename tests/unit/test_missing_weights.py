@@ -17,6 +17,7 @@ from readers.open import open_reader
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.cross_encoder import CrossEncoder
 from tests.published import published_dpr, published_encoder, published_seq2seq
+from tests.support.files import change_json, write_modules
 from tests.support.messages import refusal
 from tests.tiny_causal import causal_folder
 from tests.tiny_reader import tiny_encoder
@@ -141,8 +142,7 @@ def test_a_reader_of_dpr_is_no_encoder(tmp_path: Path) -> None:
 
 def test_modules_of_the_folder_s_own_code_are_refused(tmp_path: Path) -> None:
     folder = tiny_encoder(tmp_path)
-    modules = [{"idx": 0, "name": "0", "path": "", "type": "custom_st.Transformer"}]
-    (folder / "modules.json").write_text(json.dumps(modules))
+    write_modules(folder, "Transformer", home="custom_st")
     with refusal(ArtifactError):
         encode(folder)
 
@@ -155,8 +155,7 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     save_file(renamed, file, metadata={"format": "pt"})
     with refusal(ArtifactError):
         encode(folder)
-    config = json.loads((folder / "config.json").read_text())
-    config["auto_map"] = {"AutoModel": "someone/implementation--modeling_xlm_roberta.Model"}
-    (folder / "config.json").write_text(json.dumps(config))
+    code = {"AutoModel": "someone/implementation--modeling_xlm_roberta.Model"}
+    change_json(folder / "config.json", auto_map=code)
     with refusal(ArtifactError):
         encode(folder)

@@ -2,7 +2,6 @@
 back.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from transformers import BertConfig, BertModel
 from rag.core.errors import ArtifactError
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.bi_encoder import export_model
+from tests.support.files import write_json, write_modules
 from tests.support.messages import refusal
 from tests.token_towers import bi_encoder
 
@@ -65,26 +65,16 @@ def ance(folder: Path, tiny: Any) -> Any:
 
 def two_dense(folder: Path, tiny: Any) -> Any:
     tiny.bert(folder)
-    kinds = ("Transformer", "Pooling", "Dense", "Dense", "Normalize")
-    first, second = torch.randn(12, 32), torch.randn(6, 12)
-    modules = [
-        {
-            "idx": n,
-            "path": f"{n}_{kind}" if n else "",
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for n, kind in enumerate(kinds)
-    ]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean"}))
+    first = torch.randn(12, 32)
+    second = torch.randn(6, 12)
+    write_modules(folder, "Transformer", "Pooling", "Dense", "Dense", "Normalize")
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
     for place, weight, activation in (
         (2, first, "activation.Tanh"),
         (3, second, "linear.Identity"),
     ):
-        (folder / f"{place}_Dense").mkdir()
         config = {"activation_function": f"torch.nn.modules.{activation}"}
-        (folder / f"{place}_Dense" / "config.json").write_text(json.dumps(config))
+        write_json(folder / f"{place}_Dense" / "config.json", config)
         save_file({"linear.weight": weight}, folder / f"{place}_Dense" / "model.safetensors")
     return lambda x: functional.normalize(second @ torch.tanh(first @ x.mean(0)), dim=0)
 
