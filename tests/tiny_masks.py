@@ -11,7 +11,6 @@ from rag.core.types import Passage
 from rag.data.salient import NO_TITLES
 from rag.joint.fillers import MaskedReader
 from rag.joint.sentences import SentenceBatches
-from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
@@ -79,8 +78,3 @@ def sentence_batches(corpus: Path, reader: Path, cut: Path) -> SentenceBatches:
         sentence_tokens=32,
         min_words=3,
     )
-
-
-def records(out: Path, name: str = "loss") -> list[dict[str, Any]]:
-    """The records of a run that have this value."""
-    return [record for record in read_metrics(out / "metrics.jsonl") if name in record]

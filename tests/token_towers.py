@@ -45,14 +45,13 @@ class _TokenTower(torch.nn.Module):
         self.encoder.to(dtype)
 
 
-def token_model(folder: Path, *, shared: bool = True, **settings: Any) -> BiEncoderModel:
-    """Towers of token vectors; scores are MaxSim."""
+def token_model(folder: Path, **settings: Any) -> BiEncoderModel:
+    """A shared tower of token vectors; scores are MaxSim."""
     model = bi_encoder(
-        folder, shared=shared, normalize=True, question_tokens=16, passage_tokens=32, **settings
+        folder, shared=True, normalize=True, question_tokens=16, passage_tokens=32, **settings
     )
-    question: Any = _TokenTower(model.question)
-    passage: Any = question if shared else _TokenTower(model.passage)
-    return spelled(BiEncoderModel(question, passage, model.settings, scale=model.scale)).train()
+    tower: Any = _TokenTower(model.question)
+    return spelled(BiEncoderModel(tower, tower, model.settings, scale=model.scale)).train()
 
 
 def spelled(model: BiEncoderModel) -> BiEncoderModel:

@@ -44,11 +44,9 @@ class Worker:
         return [2 * item for item in items]
 
 
-def batcher(
-    worker: Worker, *, size: int = 8, wait_s: float = 0.0, queue: int = 100
-) -> MicroBatcher:
+def batcher(worker: Worker, *, wait_s: float = 0.0, queue: int = 100) -> MicroBatcher:
     made = MicroBatcher(
-        worker, max_size=size, max_wait_s=wait_s, queue_size=queue, metrics=ServerMetrics()
+        worker, max_size=8, max_wait_s=wait_s, queue_size=queue, metrics=ServerMetrics()
     )
     made.start()
     return made

@@ -45,7 +45,7 @@ TOKENS = {
     "retrievers": (48_400, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_200, 16_000),
-    "tests": (293_400, 200_000),
+    "tests": (292_750, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

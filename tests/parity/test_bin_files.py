@@ -24,6 +24,7 @@ from transformers import (
 )
 
 from indexers.index import Index
+from rag.core.files import read_json
 from rag.core.types import Passage
 from readers.extractive.files import start_model
 from readers.extractive.reader import ExtractiveReader
@@ -70,7 +71,7 @@ def first(folder: Path) -> torch.Tensor:
 
 def contriever(folder: Path) -> Path:
     published_encoder(folder, "bert-base-uncased")
-    config = json.loads((folder / "config.json").read_text())
+    config = read_json(folder / "config.json")
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["Contriever"]}))
     return stored_as_bin(folder)
 
@@ -277,7 +278,7 @@ def test_fusion_in_decoder_as_published(tmp_path: Path) -> None:
             inner = f"{head}encoder.encoder.block.{number}.module.{layer}"
         state[inner] = tensor
     torch.save(state, file)
-    config = json.loads((wrapped / "config.json").read_text())
+    config = read_json(wrapped / "config.json")
     (wrapped / "config.json").write_text(json.dumps({**config, "architectures": ["FiDT5"]}))
     passages = [Passage(str(number), "", text) for number, text in enumerate(TEXTS)]
     request = ReadRequest.of("how many?", passages, [1.0, 2.0, 3.0])

@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from rag.core.errors import ConfigError
+from rag.core.files import read_json
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.folders import read_settings
 from retrievers.encoders.open import load_like
@@ -99,7 +100,7 @@ def test_sentence_transformers(tiny, tmp_path, options):
 def _state(folder, **changes):
     """Change what config_sentence_transformers.json states; None takes an entry away."""
     file = folder / "config_sentence_transformers.json"
-    stated = {**json.loads(file.read_text()), **changes}
+    stated = {**read_json(file), **changes}
     file.write_text(json.dumps({key: value for key, value in stated.items() if value is not None}))
 
 
@@ -110,7 +111,7 @@ def _old_layout(folder):
         shutil.move(folder / name, folder / "0_Transformer" / name)
     for file in folder.glob("tokenizer*"):
         shutil.move(file, folder / "0_Transformer" / file.name)
-    listed = json.loads((folder / "modules.json").read_text())
+    listed = read_json(folder / "modules.json")
     listed[0]["path"] = "0_Transformer"
     (folder / "modules.json").write_text(json.dumps(listed))
     (folder / "config_sentence_transformers.json").unlink()
@@ -120,7 +121,7 @@ def _distiluse(folder):
     _state(folder, similarity_fn_name=None)
     file = next(folder.glob("*_Dense/config.json"))
     tanh = {"activation_function": "torch.nn.modules.activation.Tanh"}
-    file.write_text(json.dumps({**json.loads(file.read_text()), **tanh}))
+    file.write_text(json.dumps({**read_json(file), **tanh}))
 
 
 @pytest.mark.parametrize(
@@ -163,8 +164,8 @@ def test_lower_casing_and_apostrophes_are_transformers(tiny, tmp_path, stated):
     folder = tiny.sentence_transformer(tmp_path)
     file = folder / "tokenizer_config.json"
     stated_before = {"do_lower_case": stated, "tokenizer_class": "BertTokenizer"}
-    file.write_text(json.dumps({**json.loads(file.read_text()), **stated_before}))
-    rules = json.loads((folder / "tokenizer.json").read_text())
+    file.write_text(json.dumps({**read_json(file), **stated_before}))
+    rules = read_json(folder / "tokenizer.json")
     rules["normalizer"]["lowercase"] = not stated
     (folder / "tokenizer.json").write_text(json.dumps(rules))
     texts = ["who’s The Danube", "WHO wrote", "the river"]
@@ -197,7 +198,7 @@ def test_positions_of_nomic_are_read(tiny, tmp_path):
     parts = [modules.Transformer(str(tmp_path / "bare"), max_seq_length=2048)]
     peer = SentenceTransformer(modules=[*parts, modules.Pooling(32)], device="cpu")
     peer.save_pretrained(str(tmp_path / "nomic"))
-    stated = json.loads((tmp_path / "nomic/config.json").read_text())
+    stated = read_json(tmp_path / "nomic/config.json")
     stated["n_positions"] = stated.pop("max_position_embeddings", 2048)
     (tmp_path / "nomic/config.json").write_text(json.dumps(stated))
     encoder = BiEncoder.load(tmp_path / "nomic", precision="fp32")

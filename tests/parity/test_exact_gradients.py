@@ -4,12 +4,14 @@ The oracle is transformers and torch alone: every text encoded by itself, all sc
 cross-entropy, one backward pass.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 from transformers import BertModel
 
 from rag.core.types import Passage, Query
@@ -61,7 +63,9 @@ def make_batch(seed: int, *, equal_lengths: bool = False, negatives: int = 1) ->
     return RetrieverBatch(questions, passages, torch.from_numpy(labels))
 
 
-def load(folders: tuple[Path, Path], *, shared: bool, dropout: float) -> BiEncoderModel:
+def load(
+    folders: tuple[Path, Path], *, shared: bool = False, dropout: float = 0.0
+) -> BiEncoderModel:
     return spelled(
         bi_encoder(
             folders[0],
@@ -79,16 +83,12 @@ def load(folders: tuple[Path, Path], *, shared: bool, dropout: float) -> BiEncod
 
 def step_gradients(
     world: World,
-    folders: tuple[Path, Path],
+    model: BiEncoderModel,
     batch: RetrieverBatch,
-    chunk: int | None,
-    *,
-    shared: bool = False,
-    dropout: float = 0.0,
+    chunk: int | None = None,
     loss_of: Any = in_batch_loss,
 ) -> tuple[float, Gradients]:
     """Loss and gradients as the fit loop combines them."""
-    model = load(folders, shared=shared, dropout=dropout)
     master = MasterWeights(model, "fp32")
     torch.manual_seed(5 + world.rank)  # processes need not agree on this
     loss = contrastive_step(model, batch, world, chunk, loss=loss_of)
@@ -103,35 +103,44 @@ def step_gradients(
     return float(value), ordered
 
 
+def plain_bert(folder: Path) -> BertModel:
+    return BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
+
+
+def token_vectors(tower: BertModel, text: str) -> torch.Tensor:
+    return tower(torch.tensor([ids_of(text)])).last_hidden_state[0]
+
+
+def backward(
+    scores: torch.Tensor, batch: RetrieverBatch, **towers: BertModel
+) -> tuple[float, Gradients]:
+    """Loss and gradients of all scores of a batch."""
+    scores = scores.masked_fill(batch.labels == IGNORED, -torch.inf)
+    loss = functional.cross_entropy(scores, batch.labels.argmax(1))
+    loss.backward()
+    gradients: Gradients = {}
+    for side, tower in towers.items():
+        for name, parameter in tower.named_parameters():
+            if parameter.grad is not None:
+                gradients[f"{side}.encoder.{name}"] = parameter.grad
+    return float(loss.detach()), gradients
+
+
 def oracle(
     folders: tuple[Path, Path], batch: RetrieverBatch, *, shared: bool = False
 ) -> tuple[float, Gradients]:
-    questions = BertModel.from_pretrained(folders[0], add_pooling_layer=False).eval()
-    passages = (
-        questions
-        if shared
-        else BertModel.from_pretrained(folders[1], add_pooling_layer=False).eval()
-    )
+    towers = {"question": plain_bert(folders[0])}
+    if not shared:
+        towers["passage"] = plain_bert(folders[1])
 
-    def vector(tower: BertModel, text: str) -> torch.Tensor:
-        hidden = tower(torch.tensor([ids_of(text)])).last_hidden_state[0]
-        return torch.nn.functional.normalize(hidden.mean(0), dim=0)
+    def vectors(side: str, texts: list[str]) -> torch.Tensor:
+        tower = towers.get(side, towers["question"])
+        means = [token_vectors(tower, text).mean(0) for text in texts]
+        return functional.normalize(torch.stack(means), dim=1)
 
-    q = torch.stack([vector(questions, query.question) for query in batch.questions])
-    p = torch.stack([vector(passages, passage.text) for passage in batch.passages])
-    scores = (q @ p.T) / 0.1
-    scores = scores.masked_fill(batch.labels == IGNORED, -torch.inf)
-    loss = torch.nn.functional.cross_entropy(scores, batch.labels.argmax(1))
-    loss.backward()
-    result: Gradients = {}
-    towers = [("question.encoder.", questions)] + (
-        [] if shared else [("passage.encoder.", passages)]
-    )
-    for prefix, tower in towers:
-        result.update(
-            {prefix + n: p.grad for n, p in tower.named_parameters() if p.grad is not None}
-        )
-    return float(loss.detach()), result
+    questions = vectors("question", [query.question for query in batch.questions])
+    passages = vectors("passage", [passage.text for passage in batch.passages])
+    return backward(questions @ passages.T / 0.1, batch, **towers)
 
 
 def assert_same(found: tuple[float, Gradients], expected: tuple[float, Gradients]) -> None:
@@ -144,16 +153,25 @@ def assert_same(found: tuple[float, Gradients], expected: tuple[float, Gradients
         )
 
 
+def assert_exact(
+    size: int, out: Path, run: Callable[[World], Any], expected: tuple[float, Gradients]
+) -> None:
+    """Every process of a world of this size finds the loss and the gradients expected."""
+    for found in run_world(size, out, run):
+        assert_same(found, expected)
+
+
 @pytest.mark.parametrize("chunk", [None, 3])
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_two_towers(
     folders: tuple[Path, Path], tmp_path: Path, size: int, chunk: int | None
 ) -> None:
     batch = make_batch(1, negatives=2)
-    results = run_world(size, tmp_path, step_gradients, folders, batch, chunk)
-    expected = oracle(folders, batch)
-    for actual in results:
-        assert_same(actual, expected)
+
+    def run(world: World) -> tuple[float, Gradients]:
+        return step_gradients(world, load(folders), batch, chunk)
+
+    assert_exact(size, tmp_path, run, oracle(folders, batch))
 
 
 @pytest.mark.parametrize(("size", "chunk"), [(1, 5), (2, None), (3, 2), (4, 1)])
@@ -161,13 +179,11 @@ def test_shared_tower(
     folders: tuple[Path, Path], tmp_path: Path, size: int, chunk: int | None
 ) -> None:
     batch = make_batch(2)
-    expected = oracle(folders, batch, shared=True)
 
     def run(world: World) -> tuple[float, Gradients]:
-        return step_gradients(world, folders, batch, chunk, shared=True)
+        return step_gradients(world, load(folders, shared=True), batch, chunk)
 
-    for actual in run_world(size, tmp_path, run):
-        assert_same(actual, expected)
+    assert_exact(size, tmp_path, run, oracle(folders, batch, shared=True))
 
 
 @pytest.mark.parametrize("chunk", [None, 2])
@@ -187,72 +203,47 @@ def test_dropout_is_the_same_for_any_number_of_processes(
 
     def run(world: World) -> tuple[float, Gradients]:
         model_module._CPU_CHUNK = (2, 1 << 20)  # in a process of its own
-        return step_gradients(world, folders, batch, chunk, dropout=0.3)
+        return step_gradients(world, load(folders, dropout=0.3), batch, chunk)
 
-    expected = step_gradients(World(), folders, batch, None, dropout=0.3)
-    without = step_gradients(World(), folders, batch, None)
+    expected = step_gradients(World(), load(folders, dropout=0.3), batch)
+    without = step_gradients(World(), load(folders), batch)
     assert abs(expected[0] - without[0]) > 1e-3
-    for actual in run_world(size, tmp_path, run):
-        assert_same(actual, expected)
+    assert_exact(size, tmp_path, run, expected)
 
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_pairs_are_exact_too(folders: tuple[Path, Path], tmp_path: Path, size: int) -> None:
     batch = make_batch(5, negatives=2)
 
-    def run(world: World) -> tuple[float, Gradients]:
-        return step_gradients(world, folders, batch, 4, loss_of=pairwise_loss)
+    def run(world: World, chunk: int | None = 4) -> tuple[float, Gradients]:
+        return step_gradients(world, load(folders), batch, chunk, pairwise_loss)
 
-    expected = step_gradients(World(), folders, batch, None, loss_of=pairwise_loss)
-    for actual in run_world(size, tmp_path, run):
-        assert_same(actual, expected)
+    assert_exact(size, tmp_path, run, run(World(), None))
 
 
-def late_interaction(
-    world: World, folder: Path, batch: RetrieverBatch, chunk: int | None, dropout: float = 0.0
-) -> Any:
-    model = token_model(folder, dropout=dropout, temperature=2.0)
-    master = MasterWeights(model, "fp32")
-    torch.manual_seed(5)
-    loss = contrastive_step(model, batch, world, chunk)
-    loss.compute_gradients(master.gather_gradients)
-    value = loss.value.detach().double().reshape(1)
-    gradients = {
-        n: m.grad for n, m in zip(master.names, master.master, strict=True) if m.grad is not None
-    }
-    world.sum_([value])
-    world.sum_(list(gradients.values()))
-    return float(value), gradients
-
-
+@pytest.mark.parametrize("chunk", [None, 3])
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_a_vector_a_token_is_exact(folders: tuple[Path, Path], tmp_path: Path, size: int) -> None:
+def test_a_vector_a_token_is_exact(
+    folders: tuple[Path, Path], tmp_path: Path, size: int, chunk: int | None
+) -> None:
     """MaxSim of every pair of texts by itself, and one backward pass."""
     batch = make_batch(7)
-    tower = BertModel.from_pretrained(folders[0], add_pooling_layer=False).eval()
+    tower = plain_bert(folders[0])
 
     def tokens(text: str) -> torch.Tensor:
-        hidden = tower(torch.tensor([ids_of(text)])).last_hidden_state[0]
-        return torch.nn.functional.normalize(hidden, dim=-1)
+        return functional.normalize(token_vectors(tower, text), dim=-1)
 
-    queries = [tokens(query.question) for query in batch.questions]
-    actual = [tokens(passage.text) for passage in batch.passages]
-    scores = (
-        torch.stack([torch.stack([(q @ p.T).amax(1).sum() for p in actual]) for q in queries]) / 2
-    )
-    scores = scores.masked_fill(batch.labels == IGNORED, -torch.inf)
-    loss = torch.nn.functional.cross_entropy(scores, batch.labels.argmax(1))
-    loss.backward()
-    expected = {
-        "question.encoder." + n: p.grad for n, p in tower.named_parameters() if p.grad is not None
-    }
+    def run(world: World) -> tuple[float, Gradients]:
+        return step_gradients(
+            world, token_model(folders[0], dropout=0.0, temperature=2.0), batch, chunk
+        )
 
-    def run(world: World) -> Any:
-        return [late_interaction(world, folders[0], batch, chunk) for chunk in (None, 3)]
-
-    for results in run_world(size, tmp_path, run):
-        for actual in results:
-            assert_same(actual, (float(loss.detach()), expected))
+    passages = [tokens(passage.text) for passage in batch.passages]
+    rows = []
+    for query in batch.questions:
+        vectors = tokens(query.question)
+        rows.append(torch.stack([(vectors @ p.T).amax(1).sum() for p in passages]))
+    assert_exact(size, tmp_path, run, backward(torch.stack(rows) / 2, batch, question=tower))
 
 
 class Batches:
@@ -264,7 +255,7 @@ class Batches:
 
 
 def train(world: World, folders: tuple[Path, Path], out: Path, chunk: int | None) -> dict[str, Any]:
-    model = load(folders, shared=True, dropout=0.0)
+    model = load(folders, shared=True)
     if world.rank:  # what the main process starts from counts
         torch.nn.init.normal_(model.question.encoder.embeddings.word_embeddings.weight)  # type: ignore[union-attr,arg-type]
 

@@ -10,9 +10,9 @@ from indexers import exact, faiss_build, faiss_index, faiss_types
 from indexers.embeddings import EmbeddingShards
 from indexers.exact import FlatIndex, exact_search, recalls_at
 from indexers.faiss_build import build_faiss
-from indexers.faiss_index import open_dense
+from indexers.faiss_index import DenseInfo, open_dense
 from indexers.faiss_types import faiss_threads
-from indexers.protocols import Selection
+from indexers.protocols import Selection, VectorIndex
 from indexers.settings import INDEX_TYPES, VectorDtype
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
@@ -33,6 +33,16 @@ def store(
     directory: Path, vectors: Float32, dtype: VectorDtype, shard_rows: int = 700
 ) -> EmbeddingShards:
     return store_vectors(directory, vectors, dtype, shard_rows)
+
+
+def built(
+    place: Path, vectors: Float32, name: str, probes: Float32, shard_rows: int = 700
+) -> tuple[EmbeddingShards, DenseInfo, VectorIndex]:
+    """Vectors in the numbers that a type of index is built from, and the index, opened."""
+    dtype: VectorDtype = "float32" if name == "flat" else "float16"
+    embeddings = store(place / "e", vectors, dtype, shard_rows)
+    info = build_faiss(embeddings, place / "d", index_type=name, probes=probes, threads=1)
+    return embeddings, info, open_dense(place / "d", embeddings, info)
 
 
 def brute_force(vectors: Float32, queries: Float32, top_k: int) -> tuple[Float32, np.ndarray]:
@@ -95,13 +105,9 @@ def test_many_questions_get_the_scores_and_the_order_that_each_gets_alone(
 
 
 @pytest.mark.parametrize("name", [*INDEX_TYPES, "IVF16,SQ8"])
-def test_lossy_types_reach_their_recall_with_exact_scores(
-    tmp_path: Path, float32: EmbeddingShards, float16: EmbeddingShards, name: str
-) -> None:
-    embeddings = float32 if name == "flat" else float16
-    probes, questions = clustered(100, 5), clustered(300, 6)
-    info = build_faiss(embeddings, tmp_path, index_type=name, probes=probes, threads=1)
-    index = open_dense(tmp_path, embeddings, info)
+def test_lossy_types_reach_their_recall_with_exact_scores(tmp_path: Path, name: str) -> None:
+    embeddings, info, index = built(tmp_path, clustered(ROWS, 0), name, clustered(100, 5))
+    questions = clustered(300, 6)
     assert (len(index), index.dim) == (ROWS, DIM)
     vectors = embeddings.rows(np.arange(ROWS))
     for k in (1, 10, 100):
@@ -135,11 +141,7 @@ def test_equal_vectors_have_equal_scores_in_row_order(tmp_path: Path, name: str)
     vectors = clustered(600, 2)
     copies = np.array([3, 77, 205, 340, 511, 599])
     vectors[copies] = vectors[3]
-    embeddings = store(
-        tmp_path / "e", vectors, "float32" if name == "flat" else "float16", shard_rows=128
-    )
-    info = build_faiss(embeddings, tmp_path / "d", probes=vectors[:30], index_type=name, threads=1)
-    index = open_dense(tmp_path / "d", embeddings, info)
+    _, _, index = built(tmp_path, vectors, name, vectors[:30], shard_rows=128)
     alone_scores, alone_rows = index.search(vectors[3:4], 4)
     assert alone_rows[0].tolist() == [3, 77, 205, 340]
     assert len(set(alone_scores[0].tolist())) == 1
@@ -162,12 +164,9 @@ def test_the_first_of_many_copies_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", INDEX_TYPES)
-def test_deep_searches_find_as_many_as_asked(
-    tmp_path: Path, float32: EmbeddingShards, float16: EmbeddingShards, name: str
-) -> None:
-    embeddings = float32 if name == "flat" else float16
-    info = build_faiss(embeddings, tmp_path, index_type=name, probes=clustered(50, 5), threads=1)
-    index, questions = open_dense(tmp_path, embeddings, info), clustered(20, 6)
+def test_deep_searches_find_as_many_as_asked(tmp_path: Path, name: str) -> None:
+    embeddings, _, index = built(tmp_path, clustered(ROWS, 0), name, clustered(50, 5))
+    questions = clustered(20, 6)
     _, rows = index.search(questions, 1000)
     assert all(len(set(result.tolist()) - {-1}) == 1000 for result in rows)
     truth, _ = brute_force(embeddings.rows(np.arange(ROWS)), questions, 1000)
@@ -177,16 +176,10 @@ def test_deep_searches_find_as_many_as_asked(
 @pytest.mark.parametrize("name", INDEX_TYPES)
 @pytest.mark.parametrize("compares_all", [True, False])
 def test_selected_rows_are_those_of_an_exhaustive_search_with_its_scores(
-    tmp_path: Path,
-    float32: EmbeddingShards,
-    float16: EmbeddingShards,
-    name: str,
-    compares_all: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, name: str, compares_all: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embeddings = float32 if name == "flat" else float16
-    info = build_faiss(embeddings, tmp_path, index_type=name, probes=clustered(50, 5), threads=1)
-    index, questions = open_dense(tmp_path, embeddings, info), clustered(40, 6)
+    embeddings, _, index = built(tmp_path, clustered(ROWS, 0), name, clustered(50, 5))
+    questions = clustered(40, 6)
     if not compares_all:
         monkeypatch.setattr(faiss_index, "_BRUTE_FORCE_ROWS", 0)
         monkeypatch.setattr(exact, "_PICK_ROWS", 0)
@@ -221,9 +214,8 @@ def test_selected_rows_are_those_of_an_exhaustive_search_with_its_scores(
 @pytest.mark.parametrize("name", INDEX_TYPES)
 def test_asking_for_more_than_there_is(tmp_path: Path, name: str) -> None:
     vectors = clustered(50, 4)
-    embeddings = store(tmp_path / "e", vectors, "float32" if name == "flat" else "float16")
-    info = build_faiss(embeddings, tmp_path / "d", probes=vectors[:30], index_type=name, threads=1)
-    scores, rows = open_dense(tmp_path / "d", embeddings, info).search(vectors[:2], 80)
+    _, _, index = built(tmp_path, vectors, name, vectors[:30])
+    scores, rows = index.search(vectors[:2], 80)
     for found_scores, result in zip(scores, rows, strict=True):
         real = result[result >= 0]
         assert len(set(real.tolist())) == len(real)

@@ -16,6 +16,7 @@ from torch.nn import functional
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from rag.core.errors import ArtifactError, ConfigError
+from rag.core.files import read_json
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.folders import read_settings
 from retrievers.encoders.vectors import Vectors, score
@@ -39,7 +40,7 @@ def colbert_ir(folder: Path, tiny: Any, *, attended: bool) -> dict[str, Any]:
     save_file(
         state | {"linear.weight": weight}, folder / "model.safetensors", metadata={"format": "pt"}
     )
-    config = json.loads((folder / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
+    config = read_json(folder / "config.json") | {"architectures": ["HF_ColBERT"]}
     (folder / "config.json").write_text(json.dumps(config))
     metadata = {"query_maxlen": QUERY, "doc_maxlen": LENGTH, "mask_punctuation": True, "dim": 6}
     metadata |= {"query_token_id": "[unused0]", "doc_token_id": "[unused1]"}
@@ -186,7 +187,7 @@ def test_what_decides_the_vectors_is_part_of_the_identity(tmp_path: Path, tiny: 
     tiny.late_interaction(tmp_path / "one")
     one = BiEncoder.load(tmp_path / "one").identity
     path = tmp_path / "one" / "2_MultiVectorMask" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"skiplist_words": []}))
+    path.write_text(json.dumps(read_json(path) | {"skiplist_words": []}))
     other = BiEncoder.load(tmp_path / "one").identity
     assert one.differences(other)[0].startswith("interaction: ")
     assert type(one).from_json(one.to_json()) == one

@@ -109,10 +109,19 @@ def test_a_generator_forgets_the_task_that_its_checkpoint_was_made_for(
         assert ours == plain, change
 
 
+def check_means(encoder: BiEncoder, network: Any, rows: Any) -> None:
+    """Fail unless the encoder's vectors of the passages' texts are means of the network's states."""
+    with torch.no_grad():
+        hidden = network(**rows)[0]
+    mask = rows.attention_mask[:, :, None]
+    mean = ((hidden * mask).sum(1) / mask.sum(1)).numpy()
+    found = encoder.encode_passages(["", ""], [passage.text for passage in PASSAGES])
+    assert found == pytest.approx(mean, abs=1e-4)
+
+
 @pytest.mark.parametrize("name", ENCODERS)
 def test_encoders_read_score_and_make_vectors(tmp_path: Path, name: str) -> None:
-    texts, tokenizer = [p.text for p in PASSAGES], None
-
+    texts = [passage.text for passage in PASSAGES]
     folder = published_encoder(tmp_path / "reader", name, "ModelForQuestionAnswering")
     reader = ExtractiveReader.load(folder, precision="fp32")
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -142,25 +151,14 @@ def test_encoders_read_score_and_make_vectors(tmp_path: Path, name: str) -> None
     folder = published_encoder(tmp_path / "encoder", name)
     encoder = BiEncoder.load(folder, precision="fp32")
     rows = tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
-    with torch.no_grad():
-        hidden = AutoModel.from_pretrained(folder)(**rows)[0]
-    mean = mean_of(hidden, rows.attention_mask)
-    assert encoder.encode_passages(["", ""], texts) == pytest.approx(mean, abs=1e-4)
-
-
-def mean_of(hidden: torch.Tensor, mask: torch.Tensor) -> Any:
-    """The mean over tokens (n, D) of states (n, L, D), where the mask (n, L) is 1."""
-    return ((hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)).numpy()
+    check_means(encoder, AutoModel.from_pretrained(folder), rows)
 
 
 def test_the_encoder_of_a_t5_makes_vectors_without_a_decoder(tmp_path: Path) -> None:
     folder, texts = published_t5_encoder(tmp_path), [p.text for p in PASSAGES]
     encoder = BiEncoder.load(folder, precision="fp32", pooling="mean")
     rows = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
-    with torch.no_grad():
-        hidden = T5EncoderModel.from_pretrained(folder)(rows.input_ids, rows.attention_mask)[0]
-    mean = mean_of(hidden, rows.attention_mask)
-    assert encoder.encode_passages(["", ""], texts) == pytest.approx(mean, abs=1e-4)
+    check_means(encoder, T5EncoderModel.from_pretrained(folder), rows)
 
 
 _SIZES = {

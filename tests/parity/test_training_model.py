@@ -26,10 +26,6 @@ PASSAGES = [
 NEGATIVES = ["black title", "the river", "forest danube in the text title"]
 
 
-def arrays(texts: list[list[int]]) -> list[np.ndarray]:
-    return [np.array(text, dtype=np.int32) for text in texts]
-
-
 def test_the_step_is_multiple_negatives_ranking(tiny: TinyModels, tmp_path: Path) -> None:
     """Same weights, same texts: same loss and same gradients as sentence-transformers' class."""
     folder = tiny.sentence_transformer(tmp_path)

@@ -9,7 +9,7 @@ import torch
 from rag.config import load_config
 from rag.joint.config import RagTrainConfig
 from rag.training.distributed import World
-from rag.training.run_log import read_metrics
+from tests.support.training import records
 from tests.tiny_joint import joint_world
 from tests.worlds import run_world
 
@@ -37,7 +37,7 @@ def _config(world: dict[str, Any], out: Path, **changes: Any) -> RagTrainConfig:
 
 
 def _losses(out: Path) -> dict[int, float]:
-    return {r["step"]: r["loss"] for r in read_metrics(out / "metrics.jsonl") if "loss" in r}
+    return {r["step"]: r["loss"] for r in records(out)}
 
 
 def _train(world: World, config: RagTrainConfig) -> None:

@@ -40,6 +40,9 @@ _VARYING = {
     r"(?<=errors\.pydantic\.dev/)[\d.]+": "VERSION",
 }
 
+# Several processes may run the tests, and write what they meet.
+_LOCK = FileLock(Path(tempfile.gettempdir()) / f"{FILE.name}.lock")
+
 # The messages that the running test has met.
 _met: list[str] = []
 # The node ids of the tests in every module and class that this run has collected.
@@ -77,8 +80,8 @@ def _text(error: Exception) -> str:
 @cache
 def recorded() -> Messages:
     """What messages.json holds."""
-    messages: Messages = json.loads(FILE.read_text(encoding="utf-8"))
-    return messages
+    with _LOCK:
+        return _read()
 
 
 def begin() -> None:
@@ -111,13 +114,16 @@ def _lines(messages: list[str]) -> list[str]:
 
 def record(changes: Messages) -> None:
     """Write the messages of some tests; a test without messages leaves the file."""
-    # Several processes may run the tests.
-    with FileLock(Path(tempfile.gettempdir()) / "messages.json.lock"):
-        messages: Messages = json.loads(FILE.read_text(encoding="utf-8"))
-        messages.update(changes)
+    with _LOCK:
+        messages = _read() | changes
         kept = {test: met for test, met in messages.items() if met}
         text = json.dumps(kept, ensure_ascii=False, indent=1, sort_keys=True)
         FILE.write_text(f"{text}\n", encoding="utf-8")
+
+
+def _read() -> Messages:
+    messages: Messages = json.loads(FILE.read_text(encoding="utf-8"))
+    return messages
 
 
 def note_collected(collector: str, tests: set[str]) -> None:

@@ -1,5 +1,5 @@
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -39,11 +39,11 @@ def encoder() -> WordEncoder:
     return WordEncoder()
 
 
-def clustered(rows: int, dim: int, seed: int = 0, clusters: int = 40) -> Float32:
+def clustered(rows: int, dim: int) -> Float32:
     """Unit vectors (rows, dim) around random centres."""
-    generator = np.random.default_rng(seed)
-    centres = generator.standard_normal((clusters, dim))
-    vectors = centres[generator.integers(0, clusters, rows)] + 0.7 * generator.standard_normal(
+    generator = np.random.default_rng(0)
+    centres = generator.standard_normal((40, dim))
+    vectors = centres[generator.integers(0, 40, rows)] + 0.7 * generator.standard_normal(
         (rows, dim)
     )
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
@@ -52,8 +52,3 @@ def clustered(rows: int, dim: int, seed: int = 0, clusters: int = 40) -> Float32
 @pytest.fixture(scope="session")
 def make_encoder() -> type[WordEncoder]:
     return WordEncoder
-
-
-@pytest.fixture(scope="session")
-def make_vectors() -> Callable[..., Float32]:
-    return clustered

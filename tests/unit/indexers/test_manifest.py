@@ -76,16 +76,16 @@ def test_another_number_of_passages_is_refused(index: Path) -> None:
         Index.open(index)
 
 
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"format_version": NEWEST_VERSION - 1}, MismatchedArtifactError),
-        ({"format_version": NEWEST_VERSION + 1}, MismatchedArtifactError),
-        ({"stages": "none"}, ArtifactError),
-        ({"settings": {"index_type": "tree"}}, ArtifactError),
-        ({"encoder": {"name": "x"}}, ArtifactError),
-    ],
-)
+WRONG = {
+    "older version": ({"format_version": NEWEST_VERSION - 1}, MismatchedArtifactError),
+    "newer version": ({"format_version": NEWEST_VERSION + 1}, MismatchedArtifactError),
+    "stages that are text": ({"stages": "none"}, ArtifactError),
+    "unknown index type": ({"settings": {"index_type": "tree"}}, ArtifactError),
+    "encoder cut off": ({"encoder": {"name": "x"}}, ArtifactError),
+}
+
+
+@pytest.mark.parametrize(("changes", "error"), WRONG.values(), ids=WRONG)
 def test_a_manifest_that_is_not_right_is_refused_and_the_remedy_rebuilds_it(
     index: Path, encoder: Any, changes: dict[str, Any], error: type[ArtifactError]
 ) -> None:

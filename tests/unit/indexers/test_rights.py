@@ -18,6 +18,7 @@ from rag.data.filters import FilterError, parse_filter
 from rag.data.metadata import groups_of
 from rag.pipeline import Pipeline
 from tests.commands import run_command
+from tests.support.files import index_files, write_files
 from tests.support.messages import refusal
 
 BM25 = BuildSettings(retriever="bm25", java_heap_mib=256)
@@ -76,21 +77,20 @@ def test_rows_have_the_groups_that_they_state(stated: dict[str, Any]) -> None:
     assert n_readable == [1, 0, 0]
 
 
-def folder_of_files(place: Path) -> None:
-    (place / "hr" / "board").mkdir(parents=True)
-    (place / "hr" / ".rights").write_text("# people\nhr\n")
-    (place / "hr" / "board" / ".rights").write_text("board\n")
-    for name in ("open.md", "hr/pay.md", "hr/board/plan.md"):
-        (place / name).write_text(f"# A\n\nword {name}\n")
-    (place / "hr" / "own.md").write_text("---\ngroups: [legal, board]\n---\n# B\n\nword own\n")
+FILES = {
+    "open.md": "# A\n\nword open.md\n",
+    "hr/pay.md": "# A\n\nword hr/pay.md\n",
+    "hr/own.md": "---\ngroups: [legal, board]\n---\n# B\n\nword own\n",
+    "hr/board/plan.md": "# A\n\nword hr/board/plan.md\n",
+    "hr/.rights": "# people\nhr\n",
+    "hr/board/.rights": "board\n",
+}
 
 
 def test_files_have_the_groups_of_their_front_matter_or_of_the_nearest_folder(
     tmp_path: Path,
 ) -> None:
-    corpus, index = tmp_path / "corpus", tmp_path / "index"
-    folder_of_files(corpus)
-    rag.index(corpus, index, retriever="bm25")
+    corpus, index = index_files(tmp_path, FILES)
     rights = read_rights(index)[0]
     stated = {"hr/pay.md": ("hr",), "hr/board/plan.md": ("board",), "hr/own.md": ("board", "legal")}
     assert {id: rights.of(id) for id in stated} == stated
@@ -145,42 +145,51 @@ def test_a_document_that_comes_again_without_groups_keeps_them(tmp_path: Path) -
     assert seen(tmp_path / "other", HR) == ["a"]
 
 
+UNREADABLE: dict[str, Callable[[Path], object]] = {
+    "empty": lambda file: file.write_bytes(b""),
+    "newer": lambda file: file.write_bytes(file.read_bytes().replace(b'version":1', b'version":2')),
+    "lost": lambda file: file.unlink(),
+    "folder": lambda file: (file.unlink(), file.mkdir()),
+    "below a file": lambda file: (
+        file.unlink(),
+        file.parent.rmdir(),
+        file.parent.write_bytes(b"x"),
+    ),
+    "below a broken link": lambda file: (
+        file.unlink(),
+        file.parent.rmdir(),
+        file.parent.symlink_to("nowhere"),
+    ),
+    "link to itself": lambda file: (file.unlink(), file.symlink_to(file)),
+}
 # A file whose version stays is read by those who open the index, and a folder that is gone noticed
 # by those who saw it.
-READ_ONCE: list[Callable[[Path], object]] = [
-    lambda file: file.write_bytes(file.read_bytes()[:-2]),
-    lambda file: file.write_bytes(file.read_bytes().replace(b"hr", b"xx")),
-]
-SEEN: list[Callable[[Path], object]] = [
-    lambda file: (file.unlink(), file.parent.rmdir()),
-]
-UNREADABLE: list[Callable[[Path], object]] = [
-    lambda file: file.write_bytes(b""),
-    lambda file: file.write_bytes(file.read_bytes().replace(b'version":1', b'version":2')),
-    lambda file: file.unlink(),
-    lambda file: (file.unlink(), file.mkdir()),
-    lambda file: (file.unlink(), file.parent.rmdir(), file.parent.write_bytes(b"x")),
-    lambda file: (file.unlink(), file.parent.rmdir(), file.parent.symlink_to("nowhere")),
-    lambda file: (file.unlink(), file.symlink_to(file)),
-]
+READ_ONCE: dict[str, Callable[[Path], object]] = {
+    "cut off": lambda file: file.write_bytes(file.read_bytes()[:-2]),
+    "changed": lambda file: file.write_bytes(file.read_bytes().replace(b"hr", b"xx")),
+}
+SEEN: dict[str, Callable[[Path], object]] = {
+    "lost with its folder": lambda file: (file.unlink(), file.parent.rmdir()),
+}
+DAMAGES = UNREADABLE | READ_ONCE | SEEN
 
 
 @pytest.mark.parametrize(
     ("damage", "is_seen"),
     [
-        *((damage, True) for damage in UNREADABLE + SEEN),
-        *((damage, False) for damage in UNREADABLE + READ_ONCE),
+        *((name, True) for name in UNREADABLE | SEEN),
+        *((name, False) for name in UNREADABLE | READ_ONCE),
     ],
 )
 def test_rights_that_cannot_be_read_close_the_index(
-    tmp_path: Path, damage: Callable[[Path], object], is_seen: bool
+    tmp_path: Path, damage: str, is_seen: bool
 ) -> None:
     index = made(tmp_path / "index", a={"groups": ("hr",)}, b={})
     with Pipeline.open(index, reader=False) as pipeline:
         person = pipeline.for_groups(HR)
         if is_seen:
             assert len(person.retrieve("word")) == 2
-        damage(index / "rights" / "rights.jsonl")
+        DAMAGES[damage](index / "rights" / "rights.jsonl")
         calls = [
             lambda: person.retrieve("word"),
             lambda: person.passage("b"),
@@ -245,19 +254,16 @@ BAD_SOURCES: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("name", "content"), BAD_SOURCES)
 def test_bad_groups_are_refused_where_they_stand(tmp_path: Path, name: str, content: str) -> None:
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    (corpus / name).write_text(content)
+    files = {name: content}
     if name == ".rights":
-        (corpus / "a.md").write_text("text")
+        files["a.md"] = "text"
+    corpus = write_files(tmp_path / "corpus", files)
     with refusal(DataError):
         rag.index(corpus, tmp_path / "index", retriever="bm25")
 
 
 def test_the_command_shows_and_changes_rights(tmp_path: Path) -> None:
-    corpus, index = tmp_path / "corpus", tmp_path / "index"
-    folder_of_files(corpus)
-    rag.index(corpus, index, retriever="bm25")
+    _, index = index_files(tmp_path, FILES)
     words = ("rights", index)
     assert "hr/pay.md: hr\n" in run_command(*words).output
     changed = run_command(*words, "hr/", "open.md", "--groups", "x,y", "--json").output

@@ -9,7 +9,6 @@ import pytest
 
 from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
-from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.vectors import max_sim
 
@@ -45,25 +44,6 @@ class Flat:
 @pytest.fixture(scope="module")
 def encoder(tiny_bert: Path) -> BiEncoder:
     return BiEncoder.load(tiny_bert, precision="fp32")
-
-
-def losses_of(out: Path) -> list[dict[str, Any]]:
-    """The training records of a run's log."""
-    return [record for record in read_metrics(out / "metrics.jsonl") if "loss" in record]
-
-
-def falls(out: Path, to: float, over: int = 1) -> bool:
-    """Whether the loss of the last steps is below a share of that of the first."""
-    values = [record["loss"] for record in losses_of(out)]
-    return bool(np.mean(values[-over:]) < to * np.mean(values[:over]))
-
-
-def named(folder: Path, method: str) -> str:
-    """The card of a trained encoder, which says how and nothing of this machine."""
-    card = (folder / "README.md").read_text()
-    assert f"rag train {method}" in card
-    assert str(folder.parent) not in card
-    return card
 
 
 def _code(draw: np.random.Generator) -> str:

@@ -16,8 +16,9 @@ from rag.eval.results import Evaluation
 from retrievers.encoders.bi_encoder import BiEncoder
 from tests.commands import run_successfully
 from tests.support.messages import refusal
+from tests.support.training import records
 from tests.support.verifying import WordVerifier
-from tests.unit.retrievers.conftest import cipher_examples, losses_of
+from tests.unit.retrievers.conftest import cipher_examples
 
 FOLDER = Path(__file__).parents[4] / "rag" / "docs"
 FILE = re.compile(r"# (\S+\.(?:py|yaml))\n")
@@ -51,7 +52,7 @@ def run(page: str, shared: dict[str, Any]) -> None:
 
 
 def losses(folder: str) -> list[float]:
-    return [record["loss"] for record in losses_of(Path(folder))]
+    return [record["loss"] for record in records(Path(folder))]
 
 
 def test_the_page_on_python(

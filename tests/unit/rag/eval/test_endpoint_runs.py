@@ -37,11 +37,11 @@ def asked(server: Server) -> list[str]:
     return [content.rsplit("Question: ", 1)[1] for content in contents]
 
 
-def by_question(replies: dict[str, Any], otherwise: Any = GOOD) -> Callable[[Any], Any]:
+def by_question(replies: dict[str, Any]) -> Callable[[Any], Any]:
     def reply(body: dict[str, Any]) -> tuple[int, bytes]:
         content = body["messages"][-1]["content"].rsplit("Question: ", 1)[1]
         named = [reply for name, reply in replies.items() if name in content]
-        return named[0] if named else otherwise
+        return named[0] if named else GOOD
 
     return reply
 

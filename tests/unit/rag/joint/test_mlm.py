@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from rag.core.files import read_json
 from rag.joint.config import MlmTrainConfig
 from rag.joint.fillers import MaskedReader
 from rag.joint.mlm import held_out_figures, masked_loss
 from rag.joint.sentences import MaskedSentence
 from tests.conftest import TinyModels
-from tests.tiny_masks import NAMES, SMALL, draw_code, records, sentence_batches
+from tests.support.training import figures_of, records
+from tests.tiny_masks import NAMES, SMALL, draw_code, sentence_batches
 from tests.unit.retrievers.training.test_ict import write_corpus
 
 
@@ -70,7 +70,7 @@ def test_it_learns_to_read(world: Path, tmp_path: Path, caplog: pytest.LogCaptur
     reader = MaskedReader.load(finished, max_tokens=60, dropout=0.0)
     result = held_out_figures(reader, sentences(world, tmp_path, 0))["utility"]
     assert result > 1.0  # one of five names is worth log 5 = 1.6 nats
-    utility = read_json(config.out / "figures.json")["figures"]["utility"]
+    utility = figures_of(config.out)["utility"]
     assert utility > 1.0  # of passages that were held out
     validations = records(config.out, "eval/utility")
     assert [record["step"] for record in validations] == [75, 150]

@@ -22,8 +22,8 @@ from rag.metrics.significance import Interval
 from rag.pipeline import Pipeline
 from readers.manifest import READER_FILE
 from tests.support.messages import refusal
+from tests.support.training import figures_of, records
 from tests.tiny_joint import THINGS, joint_world
-from tests.tiny_masks import records
 from tests.tiny_reader import tiny_encoder
 
 LEARNING = {"learning_rate": 3e-3, "learning_rates": {"generator": 1e-4}, "log_every_steps": 20}
@@ -46,7 +46,7 @@ def frozen(world: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def figures(frozen: Path) -> dict[str, float]:
-    return read_json(frozen.parent / "figures.json")["figures"]
+    return figures_of(frozen.parent)
 
 
 def test_rag_learns_from_answers_alone(frozen: Path, figures: dict[str, float]) -> None:
@@ -148,7 +148,7 @@ def test_a_generator_learns_over_bm25_and_answers_over_it(
     assert "of a sample of 13, 12 questions have a passage that is retrieved" in caplog.text
     shown = records(tmp_path / "run")
     assert shown[-1]["loss"] < shown[0]["loss"]
-    figures = read_json(reader.parent / "figures.json")["figures"]
+    figures = figures_of(reader.parent)
     read = evaluate(index, dev, retriever="bm25", reader=reader, read=2, precision="fp32").figures
     assert 100 * read["em"].value == pytest.approx(figures["em"], abs=0.1)
     assert figures["top1"] == 100

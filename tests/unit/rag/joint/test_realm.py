@@ -23,6 +23,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, load_model
 from tests.conftest import TinyModels
 from tests.support.messages import refusal
+from tests.support.training import records
 from tests.tiny_masks import (
     NAMES,
     READ,
@@ -30,7 +31,6 @@ from tests.tiny_masks import (
     TEXTS,
     draw_code,
     found_share,
-    records,
     sentence_batches,
     write_facts,
     write_passages,

@@ -16,7 +16,8 @@ from rag.joint.sentences import MaskedSentence
 from rag.joint.span_filler import SpanFiller
 from retrievers.encoders.bi_encoder import BiEncoder
 from tests.conftest import TinyModels
-from tests.tiny_masks import NAMES, SMALL, TEXTS, draw_code, found_share, records, write_facts
+from tests.support.training import records
+from tests.tiny_masks import NAMES, SMALL, TEXTS, draw_code, found_share, write_facts
 from tests.unit.retrievers.training.test_ict import write_corpus
 
 

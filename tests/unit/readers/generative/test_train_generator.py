@@ -20,9 +20,9 @@ from readers.generative.training.recipe import batch_loss, train_generator
 from readers.generative.warm_start import warm_start
 from readers.open import open_reader
 from tests.support.reading import read_one
+from tests.support.training import falls, figures_of
 from tests.tiny_generator import KINDS, tiny_seq2seq
 from tests.tiny_reader import WORDS, tiny_encoder, tiny_reader, tiny_tokenizer
-from tests.unit.retrievers.conftest import falls
 
 
 def tiny_task(path: Path, questions: int, seed: int, first: int = 0) -> Path:
@@ -80,8 +80,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_learns_to_read_and_to_say_nothing(run: Path) -> None:
     assert falls(run / "out", 0.5)
-    figures = json.loads((run / "out" / "figures.json").read_text())["figures"]
-    assert figures["em"] >= 80.0
+    assert figures_of(run / "out")["em"] >= 80.0
     reader = open_reader(run / "out" / "reader", precision="fp32")
     assert reader.settings.max_passages == 3  # type: ignore[attr-defined]
     texts = ["is in near of", "was 7 built has", "meters the year of"]

@@ -1,6 +1,5 @@
 """The confidence of a language model's answer counts the answer's own tokens, and can be fitted."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 
 from rag.core.errors import DataError, EndpointError
+from rag.core.files import read_json
 from rag.core.types import Hit, Passage, Question, SearchResult
 from rag.eval.confidence_tuning import tune_language_model
 from rag.eval.settings import EvaluationSettings
@@ -105,7 +105,7 @@ def test_a_fitted_confidence_is_kept_with_the_name_of_the_model(
     source = f"{server.source},retries=0"
     save_tuned(source, tmp_path / "a", FITTED, 40)
     save_tuned(str(tmp_path / "a"), tmp_path / "b", FITTED, 40)
-    stored = json.loads((tmp_path / "b" / "reader.json").read_text())
+    stored = read_json(tmp_path / "b" / "reader.json")
     assert (stored["source"], stored["calibration"]["questions"]) == (source, 40)
     request = ReadRequest.of("Which colour is the sky?", [Passage("p", "", "The sky is blue.")])
     [answers] = open_reader(tmp_path / "b").read([request])

@@ -1,4 +1,3 @@
-import json
 import shutil
 from dataclasses import replace
 
@@ -7,6 +6,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
+from rag.core.files import read_json
 from rag.runtime import hardware
 from retrievers.encoders import bi_encoder
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -93,18 +93,18 @@ def test_what_is_cut_is_said_once(tiny, tiny_bert, tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("setting", "value"),
     [
-        {"precision": "fp8"},
-        {"pooling": "median"},
-        {"max_length": 1},
-        {"max_length": 65},
-        {"layout": "{title}"},
+        ("precision", "fp8"),
+        ("pooling", "median"),
+        ("max_length", 1),
+        ("max_length", 65),
+        ("layout", "{title}"),
     ],
 )
-def test_bad_settings(tiny_bert, arguments):
+def test_bad_settings(tiny_bert, setting, value):
     with refusal(ConfigError):
-        BiEncoder.load(tiny_bert, **{"precision": "fp32", **arguments})
+        BiEncoder.load(tiny_bert, **{"precision": "fp32", setting: value})
 
 
 def test_two_towers_in_two_ways(tiny, tmp_path):
@@ -166,7 +166,7 @@ def test_another_tokenizer_is_another_encoder_and_a_lost_one_is_refused(
 
 
 def load_vocabulary(folder):
-    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    vocabulary = read_json(folder / "tokenizer.json")["model"]["vocab"]
     return sorted(vocabulary, key=vocabulary.get)
 
 

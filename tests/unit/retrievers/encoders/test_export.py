@@ -16,13 +16,13 @@ from retrievers.training.config import BiEncoderConfig, DprTrainConfig
 from retrievers.training.recipe import encoder_card
 
 
-def _settings(folder: Path, pooling: str = "mean", **more: Any) -> EncoderSettings:
+def _settings(folder: Path, **more: Any) -> EncoderSettings:
     return EncoderSettings(
         kind="transformers",
         weights_dir=folder,
-        pooling=pooling,
-        normalize=more.pop("normalize", True),
-        max_length=more.pop("max_length", 48),
+        pooling="mean",
+        normalize=True,
+        max_length=48,
         **more,
     )
 

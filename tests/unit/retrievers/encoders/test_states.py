@@ -2,7 +2,6 @@
 works.
 """
 
-import json
 import re
 import shlex
 import shutil
@@ -16,6 +15,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, with_hub_names
+from rag.core.files import read_json
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.folders import read_settings
 from retrievers.encoders.open import load_encoder, load_like, passage_budget
@@ -223,7 +223,7 @@ def test_overrides_are_refused_where_they_do_not_fit(tiny_bert: Path) -> None:
 def test_settings_of_a_trained_dpr_are_stated(tmp_path: Path) -> None:
     folder = sentence_folder(tmp_path, own={"straight_apostrophes": True})
     assert read_settings(folder).straight_apostrophes
-    stated = json.loads((folder / "config_sentence_transformers.json").read_text())
+    stated = read_json(folder / "config_sentence_transformers.json")
     write(folder / "config_sentence_transformers.json", {**stated, "straight_apostrophes": False})
     assert not read_settings(folder).straight_apostrophes
 

@@ -24,8 +24,9 @@ from retrievers.examples.data import ExampleTable, split_examples
 from retrievers.training.ance import mine_negatives, take_up_negatives
 from retrievers.training.config import AnceTrainConfig, DprTrainConfig
 from tests.support.messages import refusal
+from tests.support.training import named, records
 from tests.unit.indexers.conftest import WordEncoder
-from tests.unit.retrievers.conftest import TINY, cipher_examples, losses_of, mrr_of, named
+from tests.unit.retrievers.conftest import TINY, cipher_examples, mrr_of
 
 _SMALL: dict[str, Any] = {**TINY, "batch_size": 32, "log_every_steps": 10}
 PASSAGES = [Passage(f"p{n}", f"t{n % 7}", f"word{n} word{n + 1} common") for n in range(40)]
@@ -70,7 +71,7 @@ def test_mined_negatives_make_retrieval_rise(tmp_path: Path, warm: tuple[Path, P
     config = ance(tmp_path / "run", warm, refresh_every_steps=30, **settings)
     finished = config.train_model()
     assert mrr(config, finished) > mrr(config, warm[2]) + 5
-    told = losses_of(config.out)
+    told = records(config.out)
     ages = [(record["step"], record["index_age_steps"]) for record in told]
     assert ages[:4] == [(10, 10), (20, 20), (30, 30), (40, 10)]
     named(finished, "ance")

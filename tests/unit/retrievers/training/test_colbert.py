@@ -12,7 +12,8 @@ from rag.core.types import Passage
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import split_examples
 from retrievers.training.config import ColbertTrainConfig
-from tests.unit.retrievers.conftest import TINY, falls, mrr_of, named
+from tests.support.training import falls, named
+from tests.unit.retrievers.conftest import TINY, mrr_of
 
 
 def config(out: Path, train: Path, encoder: Path, **settings: Any) -> ColbertTrainConfig:

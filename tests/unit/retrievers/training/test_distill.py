@@ -16,7 +16,8 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.config import DistillTrainConfig
 from retrievers.training.losses import kl_loss, margin_loss
-from tests.unit.retrievers.conftest import TINY, cipher_examples, falls, named
+from tests.support.training import falls, named
+from tests.unit.retrievers.conftest import TINY, cipher_examples
 
 
 def drawn(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -1,6 +1,5 @@
 """`rag train dpr` learns, its encoder is what was validated, and errors are said."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,13 +7,14 @@ from typing import Any
 import pytest
 
 from rag.core.errors import DataError, RagError
-from rag.training.run_log import read_metrics
+from rag.core.files import read_json
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import split_examples
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.validation import pool_rank
 from tests.support.messages import refusal
-from tests.unit.retrievers.conftest import TINY, falls, mrr_of, named
+from tests.support.training import falls, named, records
+from tests.unit.retrievers.conftest import TINY, mrr_of
 
 _SMALL: dict[str, Any] = {**TINY, "batch_size": 32, "learning_rate": 3e-3}
 
@@ -60,12 +60,8 @@ def test_the_loss_falls_and_retrieval_rises(
     assert mrr_of(finished, held_out) > before + 30
     encoder = BiEncoder.load(finished, precision="fp32")
 
-    figures = json.loads((config.out / "figures.json").read_text())
-    best = min(
-        (r["eval/nll"], r["step"])
-        for r in read_metrics(config.out / "metrics.jsonl")
-        if "eval/nll" in r
-    )
+    figures = read_json(config.out / "figures.json")
+    best = min((r["eval/nll"], r["step"]) for r in records(config.out, "eval/nll"))
     assert (figures["figures"]["nll"], figures["step"]) == best
     assert figures["figures"]["average_rank"] == pytest.approx(
         pool_rank(held_out, encoder.encode_queries, encoder.encode_passages), abs=0.2

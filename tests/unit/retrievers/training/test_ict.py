@@ -19,7 +19,8 @@ from retrievers.training.config import IctTrainConfig
 from retrievers.training.ict import IctBatches, held_out_rows
 from retrievers.training.validation import pool_rank
 from tests.support.messages import refusal
-from tests.unit.retrievers.conftest import TINY, cipher_examples, falls, named
+from tests.support.training import falls, named
+from tests.unit.retrievers.conftest import TINY, cipher_examples
 
 _SMALL: dict[str, Any] = {
     **TINY,

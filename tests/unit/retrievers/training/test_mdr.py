@@ -14,6 +14,7 @@ import torch
 from indexers.index import Index
 from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
+from rag.core.files import read_json
 from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.training.distributed import World
@@ -26,8 +27,9 @@ from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.config import MdrTrainConfig
 from retrievers.training.mdr import index_step
 from retrievers.training.step import contrastive_step
+from tests.support.training import falls, figures_of, records
 from tests.token_towers import bi_encoder
-from tests.unit.retrievers.conftest import TINY, Flat, cipher_examples, falls, losses_of
+from tests.unit.retrievers.conftest import TINY, Flat, cipher_examples
 
 _SMALL: dict[str, Any] = {
     **TINY,
@@ -68,14 +70,14 @@ def mdr(out: Path, train: Path, encoder: Path | None, **settings: Any) -> MdrTra
 def passages_of(train: Path) -> list[Passage]:
     return [
         Passage(f"{record['_id']}-{place}", title, "".join(sentences))
-        for record in json.loads(train.read_text())
+        for record in read_json(train)
         for place, (title, sentences) in enumerate(record["context"])
     ]
 
 
 def right_paths(directory: Path, train: Path) -> float:
     """Share of the questions whose passages are one of the best ten paths."""
-    records = json.loads(train.read_text())
+    records = read_json(train)
     with Index.open(directory) as index:
         searcher: Any = open_retriever(index, "multihop:beam=10")
         actual = searcher.search_paths([record["question"] for record in records], 10)[1]
@@ -119,15 +121,14 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
     )  # for the trained encoder, nothing encoded anew
     for config in (one, two):
         assert falls(config.out, 0.9)
-        figures = json.loads((config.out / "figures.json").read_text())["figures"]
-        assert {"nll", "average_rank"} <= figures.keys()
+        assert {"nll", "average_rank"} <= figures_of(config.out).keys()
     print(shares)
     assert shares[0] + 0.1 < shares[1]
     assert shares[1] + 0.05 < shares[2]
 
     three = two.replaced(out=tmp_path / "three", frozen="passage", negatives="batch")
     three.train_model()
-    losses = [record["loss"] for record in losses_of(three.out)]
+    losses = [record["loss"] for record in records(three.out)]
     assert losses[-1] < losses[1]
     assert (
         right_paths(three.out / "index", bridges) > shares[1]

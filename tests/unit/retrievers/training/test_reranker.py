@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,14 @@ from sentence_transformers import CrossEncoder as LibraryCrossEncoder
 
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
+from rag.core.files import read_json
 from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
-from rag.training.run_log import read_metrics
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.training.config import RerankerTrainConfig
 from retrievers.training.reranker import _step
 from tests.support.messages import refusal
-from tests.unit.retrievers.conftest import named
+from tests.support.training import check_parts_sum_to_the_whole, named, records
 
 
 def config(out: Path, train: Path, encoder: Path, **settings: Any) -> RerankerTrainConfig:
@@ -48,21 +47,10 @@ def test_the_loss_is_a_mean_over_questions(tiny_bert: Path) -> None:
     model = CrossEncoder.load(tiny_bert, train=True, dropout=0.0, max_length=32)
     passages = [Passage(str(n), "", "the river " + "ab"[n % 2] * (n + 1)) for n in range(7)]
     batch = [("who a", passages[:3]), ("who b", passages[3:5]), ("who a b", passages[5:])]
-
-    def gradients(*losses: Any) -> list[torch.Tensor]:
-        model.network.zero_grad()
-        for loss in losses:
-            loss.value.backward()
-        return [p.grad.clone() for p in model.network.parameters() if p.grad is not None]
-
     whole = _step(model, batch)
     parts = [_step(model, part) for part in (batch[:1], batch[1:])]
-    shares = [replace(part, value=part.value * part.examples / 3) for part in parts]
-    assert sum(float(share.value.detach()) for share in shares) == pytest.approx(
-        float(whole.value.detach()), abs=1e-5
-    )
-    for item, other in zip(gradients(whole), gradients(*shares), strict=True):
-        torch.testing.assert_close(item, other, atol=1e-5, rtol=1e-3)
+    assert whole.examples == 3
+    check_parts_sum_to_the_whole(model.network, whole, parts)
 
 
 def kinds_file(path: Path, count: int) -> Path:
@@ -91,7 +79,7 @@ def test_what_was_learnt_ranks_and_is_a_cross_encoder(tmp_path: Path, tiny_bert:
     train = kinds_file(tmp_path / "kinds.json", 96)
     chosen = config(tmp_path / "run", train, tiny_bert, epochs=10)
     folder = chosen.train_model()
-    scores = [r for r in read_metrics(chosen.out / "metrics.jsonl") if "eval/list_mrr" in r]
+    scores = records(chosen.out, "eval/list_mrr")
     assert scores[-1]["eval/nll"] < 0.8 * np.log(4)
     assert scores[-1]["eval/list_mrr"] > 70
     assert "list_top1" in named(folder, "reranker")
@@ -113,12 +101,12 @@ def test_a_decoder_that_states_no_padding_is_scored_in_batches(
 ) -> None:
     """Its class takes the score of the last token, which it finds by the padding."""
     start = tiny.base(tmp_path / "start", "qwen3")
-    stated = json.loads((start / "config.json").read_text())
+    stated = read_json(start / "config.json")
     del stated["pad_token_id"]
     (start / "config.json").write_text(json.dumps(stated))
     if not has_pad:
         file = start / "tokenizer_config.json"
-        tokens = json.loads(file.read_text())
+        tokens = read_json(file)
         del tokens["pad_token"]
         file.write_text(json.dumps({**tokens, "eos_token": "[SEP]"}))
     judge = CrossEncoder.load(start, train=True)

@@ -13,7 +13,6 @@ from scipy.sparse import csr_matrix
 from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError
-from rag.core.files import read_json
 from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
 from retrievers.encoders.open import load_encoder
@@ -21,7 +20,7 @@ from retrievers.encoders.static import StaticEncoder
 from retrievers.training.config import StaticTrainConfig
 from retrievers.training.static import fit_tokens
 from tests.support.messages import refusal
-from tests.unit.retrievers.conftest import named
+from tests.support.training import figures_of, named
 
 
 def examples(count: int, seed: int = 2) -> list[Example]:
@@ -77,13 +76,12 @@ def test_it_learns_to_find_passages_of_questions_it_never_saw(
     untrained = config(
         tmp_path / "before", index, train, learning_rate=1e-9, max_steps=1
     ).train_model()
-    before, after = (tmp_path / name / "figures.json" for name in ("before", "run"))
     corpus = tmp_path / "more.jsonl"
     texts = (f"The river {n} rises here. In the forest {n} it ends." for n in range(40))
     corpus.write_text("".join(json.dumps({"id": text, "text": text}) + "\n" for text in texts))
     chosen = config(tmp_path / "run", index, train, corpus=(corpus,), learning_rate=0.02, epochs=20)
     finished = chosen.train_model()
-    ranks = [read_json(path)["figures"]["average_rank"] for path in (before, after)]
+    ranks = [figures_of(tmp_path / name)["average_rank"] for name in ("before", "run")]
     assert ranks[1] < 0.3 * ranks[0], ranks
     assert isinstance(load_encoder(finished), StaticEncoder)
     assert isinstance(load_encoder(untrained), StaticEncoder)

@@ -2,19 +2,18 @@
 reads.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rag.core.types import Passage
+from rag.core.types import AnswerSet, Passage
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.training.config import ReaderTrainConfig
 from readers.extractive.training.recipe import train_reader
 from tests.support.reading import read_one
+from tests.support.training import falls, figures_of
 from tests.tiny_reader import TINY_TRAINING, tiny_encoder, tiny_squad
-from tests.unit.retrievers.conftest import falls
 
 QUESTION = "how many meters has the tower 1 1?"
 PASSAGES = [
@@ -46,9 +45,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def read_rightly(reader: ExtractiveReader) -> AnswerSet:
+    result = read_one(reader, QUESTION, PASSAGES)
+    assert (result.answers[0].text, result.answers[0].evidence.passage_id) == ("57", "2")
+    return result
+
+
 def test_loss_falls_and_exact_match_rises(run: Path) -> None:
     assert falls(run / "out", 0.5)
-    figures = json.loads((run / "out" / "figures.json").read_text())["figures"]
+    figures = figures_of(run / "out")
     assert figures["gold passages, held-out towers"]["em"] >= 80.0
     assert figures["retrieved, held-out"]["em"] >= 80.0
 
@@ -64,8 +69,7 @@ def test_the_finished_reader_is_whole(run: Path) -> None:
     reader = ExtractiveReader.load(out)
     assert reader.calibration.questions > 24
     assert (reader.settings.question_tokens, reader.settings.title_tokens) == (32, 8)
-    result = read_one(reader, QUESTION, PASSAGES)
-    assert (result.answers[0].text, result.answers[0].evidence.passage_id) == ("57", "2")
+    result = read_rightly(reader)
     nothing = read_one(reader, QUESTION, PASSAGES[:1])
     assert nothing.no_answer_confidence > result.no_answer_confidence
 
@@ -86,5 +90,4 @@ def test_dpr_s_objective_learns_from_answers_alone(tmp_path: Path) -> None:
     )
     reader = ExtractiveReader.load(train_reader(config))
     assert reader.settings.select
-    result = read_one(reader, QUESTION, PASSAGES)
-    assert (result.answers[0].text, result.answers[0].evidence.passage_id) == ("57", "2")
+    read_rightly(reader)

@@ -1,0 +1,55 @@
+"""What a run of training leaves behind: losses, figures, a card; and gradients of its losses."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import Module
+
+from rag.core.files import read_json
+from rag.training.fit import Loss
+from rag.training.run_log import read_metrics
+
+
+def records(out: Path, name: str = "loss") -> list[dict[str, Any]]:
+    """The records of a run's log that have this value."""
+    return [record for record in read_metrics(out / "metrics.jsonl") if name in record]
+
+
+def falls(out: Path, to: float, over: int = 1) -> bool:
+    """Whether the loss of the last steps is below a share of that of the first."""
+    values = [record["loss"] for record in records(out)]
+    return bool(np.mean(values[-over:]) < to * np.mean(values[:over]))
+
+
+def figures_of(out: Path) -> dict[str, Any]:
+    """The figures of a run's model on what was held out."""
+    figures: dict[str, Any] = read_json(out / "figures.json")["figures"]
+    return figures
+
+
+def named(folder: Path, method: str) -> str:
+    """The card of a trained encoder, which says how and nothing of this machine."""
+    card = (folder / "README.md").read_text()
+    assert f"rag train {method}" in card
+    assert str(folder.parent) not in card
+    return card
+
+
+def check_parts_sum_to_the_whole(model: Module, whole: Loss, parts: Sequence[Loss]) -> None:
+    """Fail unless losses of parts of a batch, as processes divide it, have the whole's gradients."""
+    examples = sum(part.examples for part in parts)
+    shares = [part.value * part.examples / examples for part in parts]
+    assert float(sum(shares).detach()) == pytest.approx(float(whole.value.detach()), abs=1e-5)
+    expected, actual = (_gradients(model, values) for values in ([whole.value], shares))
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-3)
+
+
+def _gradients(model: Module, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    model.zero_grad()
+    for value in values:
+        value.backward()
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
