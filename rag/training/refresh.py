@@ -156,11 +156,14 @@ class Refresh(FitHooks):
             self._begin(self._root / state["pending"])
 
     def on_checkpoint(self) -> None:
-        """Delete results that no checkpoint needs any more."""
-        states = (read_checkpoint(path, "state") for path in complete_checkpoints(self._config.out))
-        oldest = min(state["hooks"]["refresh"]["current"] or "" for state in states)
+        """Delete results that no checkpoint needs any more, nor this run."""
+        needed = set(self.extra_state()["refresh"].values())
+        for path in complete_checkpoints(self._config.out):
+            needed.update(read_checkpoint(path, "state")["hooks"]["refresh"].values())
+        needed.discard(None)
         for folder in self._root.glob(f"{_STEP}*"):
-            if folder.name < oldest:
+            # What an interrupted run made for later steps is taken up there.
+            if folder.name not in needed and folder.name < max(needed, default=""):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:

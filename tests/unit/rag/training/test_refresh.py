@@ -79,16 +79,17 @@ def test_a_resumed_run_uses_the_same_results(
 
 def test_results_that_no_checkpoint_needs_are_deleted(tmp_path: Path) -> None:
     run = ToyRun(config(tmp_path))
-    for step in range(5):
+    for step in range(7):
         run.steps(step, step + 1)
         checkpoint = tmp_path / "checkpoints" / f"step-{step + 1:08d}"
         checkpoint.mkdir(parents=True)
         state = {"step": step + 1, "hooks": dict(run.hooks.extra_state())}
         atomic_write_json(checkpoint / "state.json", state)
-        if step > 1:
+        if step > 2:
             (checkpoint.with_name(f"step-{step - 1:08d}") / "state.json").unlink()
         run.hooks.on_checkpoint()
-    assert names(tmp_path) == ["step-00000002", "step-00000004"]
+    # The first checkpoint, such as the best, and the last two need theirs.
+    assert names(tmp_path) == [f"step-{step:08d}" for step in (0, 4, 6)]
 
 
 def test_what_cannot_go_on_is_refused(tmp_path: Path) -> None:
