@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rag.eval.api import compare, evaluate
     from rag.pipeline import Pipeline
     from rag.recipes import train
+    from readers.llm.specs import LanguageModel, ServedModel
     from readers.verifying.open import load_verifier
     from retrievers.hybrid import Fusion
     from retrievers.multihop import MultiHop
@@ -43,12 +44,14 @@ __all__ = [
     "EvidencePath",
     "Fusion",
     "Hit",
+    "LanguageModel",
     "MultiHop",
     "Passage",
     "Pipeline",
     "Question",
     "RagError",
     "Rerank",
+    "ServedModel",
     "Verdict",
     "__version__",
     "adapt",
@@ -65,6 +68,7 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(("index", "retrieve", "train_rounds", "update"), "rag.commands"),
     **dict.fromkeys(("compare", "evaluate"), "rag.eval.api"),
+    **dict.fromkeys(("LanguageModel", "ServedModel"), "readers.llm.specs"),
     "Fusion": "retrievers.hybrid",
     "MultiHop": "retrievers.multihop",
     "Pipeline": "rag.pipeline",

@@ -17,10 +17,11 @@ from rag.core.log import get_logger
 if TYPE_CHECKING:
     from indexers.index import Index
     from readers.extractive.likelihood import ReaderRelevance
+    from readers.open import ReaderName
     from readers.protocols import Reader, Verifier
     from retrievers.protocols import Retriever
 
-    ReaderLike = str | Path | Reader | Literal[False] | None
+    ReaderLike = ReaderName | Reader | Literal[False]
     VerifierLike = Verifier | str | Path | None
 
 Precision = Literal["auto", "fp32", "bf16"]
@@ -42,7 +43,9 @@ class OpenSettings(BaseModel):
         rerank: what re-ranks the first hits: "reader", or a ColBERT or cross-encoder folder;
             FOLDER,depth=100,fusion=std:1,0.5. In Python also `rag.Rerank`.
         index_encoder: folder or hub name of the index's encoder, if it has moved.
-        reader: folder or hub name of a reader; the one in the package by default.
+        reader: folder or hub name of a reader; the one in the package by default. Settings of a
+            language model follow a #, as in FOLDER#passages=5. In Python also `rag.LanguageModel`
+            and `rag.ServedModel`.
         verifier: folder of a verifier of claims; the one in the package by default.
         effort: how much an extractive reader reads: full, normal.
         precision: number format in which the models compute.
@@ -153,7 +156,8 @@ def _trained_with(reader: object) -> Mapping[str, Any]:
     folder = Path(reader)
     if not (folder / READER_FILE).exists():
         return {}
-    return read_reader_file(folder).get("retriever") or {}
+    stated = read_reader_file(folder).get("retriever")
+    return stated if isinstance(stated, Mapping) else {}
 
 
 def _open_retriever(
@@ -180,8 +184,7 @@ def _open_retriever(
 
         return open_bound(index, Path(str(settings.reader)), bound, precision=settings.precision)
     if not isinstance(settings.retriever, str):
-        retriever: Retriever = settings.retriever
-        return retriever
+        return settings.retriever
     from retrievers.hybrid import Fusion
     from retrievers.open import open_retriever
 
@@ -249,7 +252,7 @@ def resolve_reader(
         return reader
     # Only extractive readers know the setting.
     settings = {"effort": effort} if effort else {}
-    return open_reader(_checked_name(reader, "Reader"), precision=precision, **settings)
+    return open_reader(reader, precision=precision, **settings)
 
 
 def resolve_verifier(verifier: VerifierLike) -> Verifier:
@@ -259,13 +262,9 @@ def resolve_verifier(verifier: VerifierLike) -> Verifier:
 
     if isinstance(verifier, Verifier):
         return verifier
-    return load_verifier(_checked_name(verifier, "Verifier"))
-
-
-def _checked_name(model: str | Path | None, kind: str) -> str | Path | None:
-    if not isinstance(model, str | Path | None):
+    if not isinstance(verifier, str | Path | None):
         raise ConfigError(
-            f"{type(model).__name__} is no {kind.lower()}: it is no `readers.protocols.{kind}`",
+            f"{type(verifier).__name__} is no verifier: it is no `readers.protocols.Verifier`",
             hint="see `rag docs extending`",
         )
-    return model
+    return load_verifier(verifier)

@@ -9,12 +9,15 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from rag.config import parse_overrides
+from rag.config import load_config
 from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.model_files import model_folder, read_config
 from rag.runtime.model_server import SCHEME
+from readers.llm.specs import LanguageModel, parse_reader
 from readers.manifest import READER_FILE, read_reader_file
 from readers.protocols import Reader
+
+ReaderName = str | Path | LanguageModel | None
 
 # imported only when they are called, with the source and the arguments of `open_reader`
 _OPENERS = {
@@ -40,7 +43,7 @@ _EXPECTED = (
 )
 
 
-def reader_kind(source: str | Path | None) -> str:
+def reader_kind(source: ReaderName) -> str:
     """Which kind a source is; None is the reader that ships with the package.
 
     Raises:
@@ -51,7 +54,8 @@ def reader_kind(source: str | Path | None) -> str:
         return "extractive"
     if str(source).startswith(SCHEME):
         return "endpoint"
-    source, _ = _split(source)
+    named = parse_reader(str(source))
+    source = named if isinstance(named, str) else named.model
     folder = Path(source)
     if (folder / READER_FILE).exists():
         name = str(read_reader_file(folder).get("kind", "extractive"))
@@ -78,7 +82,7 @@ def reader_kind(source: str | Path | None) -> str:
 
 
 def open_reader(
-    source: str | Path | None = None,
+    source: ReaderName = None,
     *,
     precision: str = "auto",
     device: str = "auto",
@@ -89,7 +93,7 @@ def open_reader(
     Args:
         source: None for the reader that ships with the package; a folder, a Hugging Face name, or
             `openai:BASE_URL#MODEL`. Settings may follow a language model's folder:
-            `DIR#passages=5`.
+            `DIR#passages=5`. An object names a language model, too.
         precision: "auto", "fp32", "bf16" or "int8".
         device: "auto", "cpu" or "cuda".
 
@@ -97,22 +101,22 @@ def open_reader(
         ArtifactError: there is no reader, or its files are damaged.
         ConfigError: unknown settings, or values that do not fit.
     """
+    if not isinstance(source, ReaderName):
+        raise ConfigError(
+            f"{type(source).__name__} is no reader: it is no `readers.protocols.Reader`",
+            hint="see `rag docs extending`",
+        )
     kind = reader_kind(source)
-    folder, options = _split(source)
-    if options and kind != "llm":
+    named = None if source is None else parse_reader(str(source))
+    if kind in ("llm", "endpoint"):
+        assert named is not None
+        named = LanguageModel(model=named) if isinstance(named, str) else named
+        named = load_config(type(named), overrides={**dict(named), **settings})
+        settings = {}
+    elif isinstance(named, LanguageModel):
         raise ConfigError(
             f"{source}: settings after # are for language models, found a reader of the kind {kind}",
             hint="leave them out; such a reader's settings stand in its reader.json",
         )
-    if options:
-        source = folder
-        settings = {**parse_overrides(options.split(",")), **settings}
     load: Callable[..., Reader] = resolve_name(_OPENERS[kind])
-    return load(source, precision=precision, device=device, **settings)
-
-
-def _split(source: str | Path | None) -> tuple[str | Path, str]:
-    """A folder or name, and the settings written after it."""
-    folder, mark, options = str(source or "").partition("#")
-    is_plain = not mark or Path(str(source)).exists() or folder.startswith(SCHEME)
-    return (source or "", "") if is_plain else (folder, options)
+    return load(named, precision=precision, device=device, **settings)

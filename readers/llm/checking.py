@@ -9,13 +9,7 @@ from typing import Literal
 
 from rag.core.types import Answer, AnswerSet, JudgedSentence, Passage
 from readers.borders import find_span
-from readers.llm.judging import (
-    cited_passages,
-    is_quotable,
-    is_said,
-    judge_sentences,
-    sentences_of,
-)
+from readers.llm.judging import cited_passages, is_quotable, is_said, judge_sentences, sentences_of
 from readers.llm.reply import Statement, Style
 from readers.llm.wording import overlap, says
 from readers.protocols import ReadRequest, Verifier
@@ -123,12 +117,7 @@ def _with_evidence(
     places = [request.evidence(number, place) for number, place in zip(read, spans, strict=True)]
     citations = [places[number] for number in cited] if {*cited} - {evidence} else []
     return Answer(
-        answer,
-        0.0,
-        0.0,
-        places[evidence],
-        citations=tuple(citations),
-        is_supported=is_supported,
+        answer, 0.0, 0.0, places[evidence], citations=tuple(citations), is_supported=is_supported
     ), notes
 
 

@@ -7,34 +7,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rag.config import load_config
-from rag.core.errors import EndpointError, ReaderError
+from rag.core.errors import ConfigError, EndpointError, ReaderError
 from rag.core.optional import require
-from rag.runtime.model_server import ModelAddress, ModelServer, ServedKind
+from rag.runtime.model_server import ModelAddress, ModelServer
 from readers.llm.prompt import Completion
-from readers.llm.reader import LanguageModelReader, LanguageModelSettings
+from readers.llm.reader import LanguageModelReader
+from readers.llm.specs import KIND, ServedModel, parse_reader
 from readers.protocols import TextSink
 
-KIND = ServedKind(
-    role="a reader",
-    what="language model",
-    example="openai:http://localhost:11434/v1#qwen3:8b",
-    key_variable="RAG_READER_API_KEY",
-    protocol="chat",
-    too_long="question and passages may not fit its window: show fewer, as in #MODEL,passages=5",
-)
 _REFUSED = (400, 413, 422)  # one request is refused, others may not be
 
 
 def open_endpoint(
-    source: str, *, precision: str = "auto", device: str = "auto", **settings: Any
+    named: ServedModel, *, precision: str = "auto", device: str = "auto"
 ) -> LanguageModelReader:
-    """The reader that `openai:BASE_URL#MODEL` names, see `endpoint_of`."""
-    endpoint = endpoint_of(source, **settings)
-    return LanguageModelReader(endpoint, endpoint.settings)
+    """The reader that a served model is."""
+    return LanguageModelReader(Endpoint(named), named)
 
 
-def endpoint_of(source: str, **settings: Any) -> Endpoint:
+def endpoint_of(source: str | ServedModel) -> Endpoint:
     """The model that `openai:BASE_URL#MODEL` names; settings may follow:
     `#MODEL,timeout_s=120,passages=5`.
 
@@ -47,9 +38,13 @@ def endpoint_of(source: str, **settings: Any) -> Endpoint:
         ConfigError: the source names no address or no model, or a setting is wrong.
         MissingDependencyError: the package `openai` is not installed.
     """
-    address = ModelAddress.parse(source, KIND)
-    checked = load_config(LanguageModelSettings, overrides={**address.settings, **settings})
-    return Endpoint(address, checked)
+    named = parse_reader(str(source))
+    if not isinstance(named, ServedModel):
+        raise ConfigError(
+            f"{str(source)!r} names no language model, expected openai:BASE_URL#MODEL",
+            hint=f"for example {KIND.example}",
+        )
+    return Endpoint(named)
 
 
 class Endpoint:
@@ -61,14 +56,13 @@ class Endpoint:
 
     is_remote = True
 
-    def __init__(self, address: ModelAddress, settings: LanguageModelSettings) -> None:
-        self._server = ModelServer(
-            address, KIND, timeout_s=settings.timeout_s, retries=settings.retries
-        )
-        self.settings = settings
+    def __init__(self, named: ServedModel) -> None:
+        address = ModelAddress(named.base_url, named.model)
+        self._server = ModelServer(address, KIND, timeout_s=named.timeout_s, retries=named.retries)
+        self.settings = named
         self.name = self._server.name
         self.takes_schemas = True
-        self._model = address.model
+        self._model = named.model
         self._more: dict[str, Any] = {"logprobs": True}
 
     def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:

@@ -4,43 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from jinja2 import TemplateError
 from transformers import AutoModelForCausalLM, GenerationConfig, TextStreamer
 
-from rag.config import load_config
 from rag.runtime.backbone import load_network, loading, transformers_config
 from rag.runtime.hardware import resolve_device, resolve_precision
 from rag.runtime.model_files import model_folder, transformers_tokenizer
 from readers.generative.causal import PLAIN_END, causal_limit
 from readers.generative.model import first_token
 from readers.llm.prompt import Completion
-from readers.llm.reader import LanguageModelReader, LanguageModelSettings
+from readers.llm.reader import LanguageModelReader
+from readers.llm.specs import LanguageModel
 from readers.protocols import TextSink
 
 
 def open_local(
-    source: str | Path, *, precision: str = "auto", device: str = "auto", **settings: Any
+    named: LanguageModel, *, precision: str = "auto", device: str = "auto"
 ) -> LanguageModelReader:
     """The reader of a folder (or Hugging Face name) that `AutoModelForCausalLM` opens; see
     `open_reader`.
 
     Raises:
         ArtifactError: no such model is there.
-        ConfigError: a setting is wrong, or bf16 was requested and the processor has none.
+        ConfigError: bf16 was requested and the processor has none.
     """
-    checked = load_config(LanguageModelSettings, overrides=settings)
     where = resolve_device(device)
-    folder = model_folder(source)
+    folder = model_folder(named.model)
     config = transformers_config(folder)
     tokenizer = transformers_tokenizer(folder)
-    with loading(f"{source}: no language model there", hint="give a folder of `save_pretrained`"):
+    with loading(
+        f"{named.model}: no language model there", hint="give a folder of `save_pretrained`"
+    ):
         dtype = resolve_precision(precision, where)
         model, _ = load_network(AutoModelForCausalLM, folder, config, dtype=dtype)
-    return LanguageModelReader(LocalModel(model.to(where).eval(), tokenizer, str(source)), checked)
+    return LanguageModelReader(LocalModel(model.to(where).eval(), tokenizer, named.model), named)
 
 
 class LocalModel:

@@ -10,50 +10,22 @@ from functools import partial
 from threading import Lock
 from typing import Any, Protocol
 
-from pydantic import Field
-
-from rag.config import Config
 from rag.core.errors import ReaderError
 from rag.core.files import fingerprint
 from rag.core.log import get_logger
 from rag.core.types import Answer, AnswerSet, Passage
 from rag.data.text import f1
-from readers.llm.checking import Unsupported, to_result
+from readers.llm.checking import to_result
 from readers.llm.confidence import Signs, answer_log_p, confidence
 from readers.llm.prompt import REPLY_SCHEMA, Completion, ReplyFormat, prompt_messages
-from readers.llm.reply import Style, parse_reply
+from readers.llm.reply import parse_reply
+from readers.llm.specs import LanguageModel
 from readers.llm.streaming import ReplyStream
 from readers.protocols import Reader, ReadRequest, TextSink, Verifier, best_first, check_requests
 from readers.verifying.open import load_verifier
 
 log = get_logger(__name__)
 _LOGGED_FAILURES = 3
-
-
-class LanguageModelSettings(Config):
-    """Settings of a language model as a reader.
-
-    Attributes:
-        passages: maximum number of passages in the prompt, the best first.
-        answer_tokens: maximum length of a reply.
-        style: "short" answers in a few words, "cited" in sentences that cite a passage for each
-            statement.
-        timeout_s: longest time for a request to an address.
-        retries: repetitions of a failed request to an address, with growing pauses.
-        parallel: questions that an address is asked at the same time.
-        verifier: what judges each sentence of the style "cited" by the passages that it cites: a
-            folder, "shipped" for the one in the package, or "" to compare words.
-        unsupported: whether sentences that their passages do not support are marked or dropped.
-    """
-
-    passages: int = Field(default=20, ge=1)
-    answer_tokens: int = Field(default=128, ge=8)
-    style: Style = "short"
-    timeout_s: float = Field(default=60.0, gt=0)
-    retries: int = Field(default=2, ge=0)
-    parallel: int = Field(default=4, ge=1)
-    verifier: str = ""
-    unsupported: Unsupported = "mark"
 
 
 class Completer(Protocol):
@@ -139,7 +111,7 @@ class LanguageModelReader(Reader):
     def __init__(
         self,
         completer: Completer,
-        settings: LanguageModelSettings,
+        settings: LanguageModel,
         *,
         fitted: Sequence[float] | None = None,
         second: Reader | None = None,
@@ -148,7 +120,7 @@ class LanguageModelReader(Reader):
         self.completer: Completer = completer
         self.settings = settings
         self.name = completer.name
-        self.version = fingerprint([settings.model_dump(mode="json"), fitted and list(fitted)])
+        self.version = fingerprint([settings.settings, fitted and list(fitted)])
         self.max_concurrent = settings.parallel if completer.is_remote else 0
         self._fitted = fitted
         self._second = second

@@ -14,7 +14,8 @@ from rag.eval.confidence_tuning import tune_language_model
 from rag.eval.settings import EvaluationSettings
 from readers.llm.confidence import Signs, answer_log_p, confidence
 from readers.llm.prompt import Completion
-from readers.llm.reader import LanguageModelReader, LanguageModelSettings
+from readers.llm.reader import LanguageModelReader
+from readers.llm.specs import LanguageModel
 from readers.llm.tuned import save_tuned
 from readers.open import open_reader
 from readers.protocols import ReadRequest
@@ -85,7 +86,7 @@ def test_the_fit_finds_the_rule_that_made_the_answers() -> None:
         number = int(content.rsplit("Question: ", 1)[1])
         return Completion(texts[number], ((texts[number].encode(), float(log_p[number])),))
 
-    reader = LanguageModelReader(MadeModel(reply), LanguageModelSettings())
+    reader = LanguageModelReader(MadeModel(reply), LanguageModel(model="made"))
     tuning = tune_language_model(Colours(), reader, questions, EvaluationSettings())
     assert (tuning.n, tuning.unanswerable) == (400, 0)
     assert tuning.fitted[1] == pytest.approx(2.0, abs=0.5)
@@ -147,7 +148,7 @@ def test_a_reply_without_citations_is_as_sure_as_the_passages_make_it(
     reply: str, expected: float
 ) -> None:
     model = MadeModel(lambda content: Completion(reply))
-    reader = LanguageModelReader(model, LanguageModelSettings(style="cited"))
+    reader = LanguageModelReader(model, LanguageModel(model="made", style="cited"))
     passage = Passage("p", "Pump", "Before any work you release the pressure at valve V3.")
     [answers] = reader.read([ReadRequest.of("What comes first?", [passage])])
     assert answers.answers[0].confidence == pytest.approx(expected)

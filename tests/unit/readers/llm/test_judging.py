@@ -10,8 +10,9 @@ from rag.eval.source import QuestionSource
 from rag.metrics.citations import citation_scores
 from readers.llm.judging import judge_sentences, sentences_of
 from readers.llm.prompt import Completion
-from readers.llm.reader import LanguageModelReader, LanguageModelSettings
+from readers.llm.reader import LanguageModelReader
 from readers.llm.reply import parse_reply
+from readers.llm.specs import LanguageModel
 from readers.protocols import ReadRequest, Verifier
 from tests.support.completing import MadeModel
 from tests.support.verifying import WordVerifier
@@ -22,7 +23,7 @@ PASSAGES = [
     Passage("b", "", "Baden lies in Germany, and its capital was Karlsruhe."),
     Passage("c", "", "The Danube never rises in Baden."),
 ]
-CITED = LanguageModelSettings(style="cited")
+CITED = LanguageModel(model="made", style="cited")
 
 
 @pytest.mark.parametrize("verifier", [None, WordVerifier()])

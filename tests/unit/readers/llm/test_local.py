@@ -10,11 +10,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rag.core.errors import ReaderError
+from rag.core.errors import ConfigError, ReaderError
 from rag.core.types import Passage
+from rag.opening import resolve_reader
 from readers.llm.local import LocalModel
 from readers.llm.prompt import prompt_messages
 from readers.llm.reader import LanguageModelReader
+from readers.llm.specs import LanguageModel, parse_reader
 from readers.open import open_reader, reader_kind
 from tests.support.messages import refusal
 from tests.support.reading import read_one
@@ -77,3 +79,16 @@ def test_passages_that_do_not_fit_are_left_out_from_the_worst(
         read_one(reader, "where?", many, range(9))
     assert "the river 8 " in shown[0]
     assert "the river 0 " not in shown[0]
+
+
+def test_a_text_and_an_object_name_the_same_reader(tmp_path: Path) -> None:
+    named = LanguageModel(model=str(causal_folder(tmp_path)), passages=3)
+    for reader in (open_reader(f"{named.model}#passages=3"), resolve_reader(named)):
+        assert isinstance(reader, LanguageModelReader)
+        assert reader.settings == named == parse_reader(str(named))
+
+
+def test_what_is_wrong_in_a_name_is_named() -> None:
+    for text in ("#passages=3", "m#colour=1", "m#passages=0", "openai:http://h#"):
+        with refusal(ConfigError):
+            parse_reader(text)
