@@ -39,6 +39,7 @@ class Config(BaseModel):
     Attributes:
         free: settings that may differ when a run is resumed, because its steps do not depend on
             them.
+        group: heading of the settings that the class itself defines, in the help of a command.
 
     Example:
         >>> class Training(Config):
@@ -50,6 +51,7 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
     free: ClassVar[frozenset[str]] = frozenset()
+    group: ClassVar[str] = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -64,7 +66,7 @@ class Config(BaseModel):
                 given[name] = (value,)
         return given
 
-    def replaced(self, **settings: Any) -> Self:
+    def replaced(self, **settings: object) -> Self:
         """A copy with other values, which are checked (pydantic.ValidationError)."""
         return type(self).model_validate({**dict(self), **settings})
 
@@ -76,7 +78,7 @@ def preset_names(recipe: str = "") -> list[str]:
     return [name for name in names if not recipe or _read_source(name).get(RECIPE_KEY) == recipe]
 
 
-def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
+def parse_overrides(assignments: Sequence[str]) -> dict[str, Setting]:
     """Turn `key=value` strings into a dict; values are read as YAML scalars, lists or maps.
 
     Raises:
@@ -86,7 +88,7 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
         >>> parse_overrides(["lr=2e-5", "steps=100", "name=dpr", "prefix=query: ", "ks=[1, 5]"])
         {'lr': 2e-05, 'steps': 100, 'name': 'dpr', 'prefix': 'query: ', 'ks': [1, 5]}
     """
-    settings: dict[str, Any] = {}
+    settings: dict[str, Setting] = {}
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not key or key in settings:
@@ -98,7 +100,7 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-def parse_scalar(text: str) -> Any:
+def parse_scalar(text: str) -> Setting:
     """A YAML value; lists and maps need their brackets, and `100:50` is text, not a number to base
     60.
     """
@@ -193,6 +195,9 @@ def _explain(kind: type[BaseModel], issue: ErrorDetails) -> tuple[str, str]:
     if issue["type"] == "extra_forbidden":
         names = kind.model_fields
         hint = did_you_mean(issue["loc"][-1], names, "there are " + ", ".join(names))
+        replaced_by = getattr(kind, "replaced_by", {})
+        if path in replaced_by:
+            hint = f"set {replaced_by[path]}"
         return f"unknown setting {path!r}", f"; {hint}"
     problem = re.sub(
         "^Input should be (.+?)(, unable to .+|, got .+)?$", r"expected \1", issue["msg"]

@@ -72,7 +72,7 @@ class Manifest(Config):
 ManifestT = TypeVar("ManifestT", bound=Manifest)
 
 
-def read_reader_file(folder: Path) -> dict[str, Any]:
+def read_reader_file(folder: Path) -> dict[str, object]:
     """The content of a folder's `reader.json`, unchecked.
 
     Raises:

@@ -10,14 +10,7 @@ from itertools import chain
 import numpy as np
 
 from rag.core.arrays import Bool, Float32
-from rag.core.types import (
-    VERDICT_LABELS,
-    Evidence,
-    Passage,
-    RankedPassages,
-    SearchResult,
-    Verdict,
-)
+from rag.core.types import VERDICT_LABELS, Evidence, Passage, RankedPassages, SearchResult, Verdict
 from rag.data.claims import check_claims
 from rag.data.sentences import sentence_spans
 

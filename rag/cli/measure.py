@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 from cyclopts import Parameter
 from cyclopts.types import NonNegativeInt
 
-from rag.cli.options import (
-    OPENING,
-    Out,
-    Questions,
-    options_of,
-    with_options,
-    without,
-)
+from rag.cli.options import OPENING, Out, Questions, options_of, with_options, without
 from rag.cli.show import resumable, say
 from rag.core.errors import ConfigError
 from rag.eval.settings import EvaluationSettings
@@ -98,13 +91,7 @@ def _index_of(dataset: str, out: str, retriever: str) -> str:
     return str(build(corpus_of(dataset), out, retriever=kind, split="none"))
 
 
-def compare(
-    results: list[Path],
-    /,
-    *,
-    all_pairs: bool = False,
-    report: Path | None = None,
-) -> None:
+def compare(results: list[Path], /, *, all_pairs: bool = False, report: Path | None = None) -> None:
     """Compare systems: paired tests, Holm's correction, wins, ties and losses.
 
     Args:

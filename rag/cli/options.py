@@ -9,15 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from cyclopts import Parameter, Token
 from cyclopts.types import PositiveInt
@@ -50,12 +42,11 @@ Filter = Annotated[
     REPEATABLE,
     Parameter(
         help="Only passages with FIELD=VALUE, such as path=guide/*, document=ID, or a metadata "
-        "field, also with >= and <=. May be given several times.",
+        "field, also with >= and <=. May be given several times."
     ),
 ]
 Read = Annotated[
-    PositiveInt,
-    Parameter(alias="--top-k", help="Passages to read for each question."),
+    PositiveInt, Parameter(alias="--top-k", help="Passages to read for each question.")
 ]
 As = Annotated[
     str | None,
@@ -65,8 +56,7 @@ As = Annotated[
     ),
 ]
 Limit = Annotated[
-    PositiveInt | None,
-    Parameter(help="Use only this number of questions, from the beginning."),
+    PositiveInt | None, Parameter(help="Use only this number of questions, from the beginning.")
 ]
 Preset = Annotated[str | None, Parameter(help="YAML or JSON file, or the name of a preset.")]
 Assignments = Annotated[
@@ -103,22 +93,29 @@ def options_of(
 
     Args:
         names: fields; all by default.
-        panel: the part of the help that lists them.
+        panel: the part of the help that lists them, but for those of a class that names its
+            `group`.
         flags: options that are not spelled like their fields.
         defaults: defaults that are not those of the class.
     """
     explained = dict[str, str]()
+    groups = dict[str, str]()
     for base in reversed(settings.__mro__):
         if issubclass(base, BaseModel) and base is not BaseModel:
             explained |= documented(base)
+            for name in base.model_fields:
+                groups.setdefault(name, vars(base).get("group", panel))
     options = Options()
     for name in names or settings.model_fields:
         field = settings.model_fields[name]
         default = None
         if not field.is_required():
             default = defaults.get(name, field.get_default(call_default_factory=True))
-        help = Parameter(help=explained.get(name), group=panel, name=(flags or {}).get(name))
+        help = Parameter(help=explained.get(name), group=groups[name], name=(flags or {}).get(name))
         options[name] = option(name, field.annotation, default, help)
+    for name in getattr(settings, "replaced_by", ()):
+        # It is refused with what is to be set instead.
+        options[name] = option(name, str, None, Parameter(show=False))
     return options
 
 
@@ -178,8 +175,8 @@ def _type_on_the_line(kind: object) -> tuple[Any, Parameter]:
     return Any, Parameter(converter=_read_scalar, n_tokens=1, metavar="YAML")
 
 
-def _read_list(kind: object, tokens: Sequence[Token]) -> tuple[object, ...]:
-    return tuple(parse_scalar(f"[{tokens[0].value}]"))
+def _read_list(kind: object, tokens: Sequence[Token]) -> object:
+    return parse_scalar(f"[{tokens[0].value}]")
 
 
 def _read_scalar(kind: object, tokens: Sequence[Token]) -> object:

@@ -34,13 +34,7 @@ if TYPE_CHECKING:
     from rag.metrics.selective import Limits
 
 Recipe = Literal["distill", "colbert"]
-_ROUNDS = without(
-    options_of(RoundsConfig, panel="Rounds"),
-    "out",
-    "index",
-    "questions",
-    "method",
-)
+_ROUNDS = without(options_of(RoundsConfig, panel="Rounds"), "out", "index", "questions", "method")
 # Settings of rounds that only one recipe reads.
 _RECIPE_OF: dict[str, Recipe] = {
     "reader": "distill",
@@ -63,8 +57,7 @@ class _MineOptions(MiningOptions, total=False):
 
 
 @with_options(
-    {"index_encoder": OPENING["index_encoder"]},
-    options_of(MiningSettings, panel="Selection"),
+    {"index_encoder": OPENING["index_encoder"]}, options_of(MiningSettings, panel="Selection")
 )
 def mine(
     *,

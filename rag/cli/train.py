@@ -8,15 +8,7 @@ from typing import Any
 from cyclopts import App, Parameter
 
 from rag.cli.main import add_commands
-from rag.cli.options import (
-    Assignments,
-    Out,
-    Preset,
-    option,
-    options_of,
-    with_options,
-    without,
-)
+from rag.cli.options import Assignments, Out, Preset, option, options_of, with_options, without
 from rag.cli.show import say
 from rag.config import Setting, parse_overrides
 from rag.core.errors import ConfigError
@@ -35,20 +27,19 @@ _FLAGS = {
 _INDEX_ENCODER = {"question_encoder": "--index-encoder"}
 _CORPUS = {"train_files": "--corpus"}
 _FLAGS_OF: dict[str, dict[str, str]] = {
-    "ict": {**_CORPUS},
+    "ict": _CORPUS,
     "reader": {"encoder": "--from"},
     "verifier": {"encoder": "--from"},
     "generator": {"model": "--from", "encoder": "--warm-start"},
-    "orqa": {**_INDEX_ENCODER},
+    "orqa": _INDEX_ENCODER,
     "mlm": {**_CORPUS, "reader": "--from"},
     "realm": {**_CORPUS, **_INDEX_ENCODER},
-    "rag": {**_INDEX_ENCODER},
-    "emdr2": {**_INDEX_ENCODER},
+    "rag": _INDEX_ENCODER,
+    "emdr2": _INDEX_ENCODER,
 }
 # What a finished model is called, and the command that uses it.
 _USES_READER = "reader → {model}\nuse it: rag ask … --index {index} --reader {model}"
 _USES = {
-    "static": "encoder → {model}\nuse it: rag index … --encoder {model}",
     "colbert": "encoder → {model}\nuse it: rag index … --encoder {model} --index-type plaid",
     "reranker": "cross-encoder → {model}\nuse it: rag ask … --rerank {model}",
     "mlm": "masked language model → {model}\nuse it: rag train realm … --reader {model}",
@@ -111,7 +102,7 @@ def make_app(words: Sequence[str]) -> App:
 def recipe_command(name: str) -> Callable[..., None]:
     """The command of a recipe: an option for each setting of its configuration."""
     recipe = recipe_class(name)
-    settings = options_of(recipe, panel="Training", flags={**_FLAGS, **_FLAGS_OF.get(name, {})})
+    settings = options_of(recipe, panel="Method", flags={**_FLAGS, **_FLAGS_OF.get(name, {})})
     if name == "reader":
         settings |= _OF_READERS
     if name in _REFRESHED:
@@ -119,11 +110,7 @@ def recipe_command(name: str) -> Callable[..., None]:
 
     @with_options(without(settings, "out"))
     def command(
-        *,
-        config: Preset = None,
-        set_: Assignments = None,
-        out: Out,
-        **given: Setting,
+        *, config: Preset = None, set_: Assignments = None, out: Out, **given: Setting
     ) -> None:
         """Train.
 

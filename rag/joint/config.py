@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rag.training.config import RefreshedConfig, TrainConfig
+from rag.training.config import Count, RefreshedConfig, Share, TrainConfig
 from readers.generative.settings import Marginal
 from retrievers.training.config import BiEncoderConfig, CorpusConfig, HeldOutConfig, QuestionsConfig
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rag.data.examples import Needed
     from rag.joint.losses import Objective
 
-DocumentSide = Literal["frozen", "reencode"]
 TRAINED = "trained"
 
 
@@ -26,12 +25,11 @@ class LiveIndexConfig(RefreshedConfig, BiEncoderConfig):
     """Settings of recipes that retrieve from an index while its encoder trains on.
 
     Attributes:
-        document_side: "frozen" trains the question side alone, over a fixed index; "reencode"
-            trains both sides, and rebuilds the index every `refresh_every_steps` steps.
+        frozen: "passage" trains the question side alone, over a fixed index; null trains both
+            sides, and rebuilds the index every `refresh_every_steps` steps.
     """
 
     index: Path
-    document_side: DocumentSide = "reencode"
 
 
 class JointTrainConfig(LiveIndexConfig, QuestionsConfig):
@@ -40,9 +38,9 @@ class JointTrainConfig(LiveIndexConfig, QuestionsConfig):
     Attributes:
         train_files: question sets with answers, of any format.
         validation_file: held-out question set with answers.
-        document_side: "frozen" trains the question side alone, over a fixed index; "reencode" also
-            encodes the retrieved passages with gradient, and rebuilds the index every
-            `refresh_every_steps` steps.
+        frozen: "passage" trains the question side alone, over a fixed index; null also encodes the
+            retrieved passages with gradient, and rebuilds the index every `refresh_every_steps`
+            steps.
         top_k: passages per question, K.
         over_retrieve: number of passages taken from the index, of which the `top_k` best by the
             vectors of the model as it is are read; 0 takes `top_k`.
@@ -66,8 +64,8 @@ class JointTrainConfig(LiveIndexConfig, QuestionsConfig):
     needs: ClassVar[Needed] = "questions"
     measured: ClassVar[tuple[str, ...]] = ("em", "f1", "nll", "mrr", "top1", "top5", "top20")
 
-    document_side: DocumentSide = "frozen"
-    top_k: int = Field(default=5, ge=1)
+    frozen: Literal["passage"] | None = "passage"
+    top_k: Count = 5
     over_retrieve: int = Field(default=0, ge=0)
     retriever: str = TRAINED
     prior_scale: float = Field(default=1.0, gt=0)
@@ -104,8 +102,8 @@ class JointTrainConfig(LiveIndexConfig, QuestionsConfig):
             )
         if self.retriever == TRAINED and self.prior_scale != 1:
             raise ValueError("prior_scale is for a fixed retriever: a trained one learns its scale")
-        if self.retriever != TRAINED and self.document_side != "frozen":
-            raise ValueError(f"retriever {self.retriever} is fixed: set document_side to frozen")
+        if self.retriever != TRAINED and self.frozen is None:
+            raise ValueError(f"retriever {self.retriever} is fixed: set frozen to passage")
         return self
 
 
@@ -120,7 +118,7 @@ class RagTrainConfig(JointTrainConfig):
 
     name: str = Field(default="rag", min_length=1)
     marginal: Marginal = "sequence"
-    smoothing: float = Field(default=0.0, ge=0, lt=1)
+    smoothing: Share = 0.0
 
     @property
     def mode(self) -> str:
@@ -145,7 +143,7 @@ class EmdrTrainConfig(JointTrainConfig):
     recipe: ClassVar[str] = "emdr2"
 
     name: str = Field(default="emdr2", min_length=1)
-    document_side: DocumentSide = "reencode"
+    frozen: Literal["passage"] | None = None
     marginal: Marginal = "token"
     mode: ClassVar[str] = "fid"
 
@@ -181,14 +179,14 @@ class OrqaTrainConfig(BiEncoderConfig, QuestionsConfig):
     measured: ClassVar[tuple[str, ...]] = ("em", "f1", "mrr", "top1", "top5", "top20")
 
     index: Path
-    early: int = Field(default=5000, ge=1)
-    read: int = Field(default=5, ge=1)
+    early: Count = 5000
+    read: Count = 5
     shared: bool = False
     reader: str | None = None
-    reader_dropout: float = Field(default=0.0, ge=0, lt=1)
+    reader_dropout: Share = 0.0
     freeze_word_embeddings: bool = True
     reader_tokens: int = Field(default=320, ge=96, le=512)
-    max_answer_tokens: int = Field(default=10, ge=1)
+    max_answer_tokens: Count = 10
 
     @model_validator(mode="after")
     def _cross_check_orqa(self) -> OrqaTrainConfig:
@@ -220,6 +218,8 @@ class MaskedTrainConfig(TrainConfig):
             folder, and is 0 for "span".
     """
 
+    group = "Masked words"
+
     fills: Literal["words", "span"] = "words"
     guess: float = Field(default=0.001, gt=0, lt=1)
     reader: str | None = None
@@ -229,19 +229,14 @@ class MaskedTrainConfig(TrainConfig):
 
 
 class MlmTrainConfig(MaskedTrainConfig, CorpusConfig, HeldOutConfig):
-    """Settings of `rag train mlm`.
-
-    Attributes:
-        train_files: the corpus: a built index, or files and folders of documents.
-    """
+    """Settings of `rag train mlm`."""
 
     recipe: ClassVar[str] = "mlm"
     measured: ClassVar[tuple[str, ...]] = ("nll", "utility", "utility_after")
 
     name: str = "masked-lm"
-    train_files: tuple[Path, ...] = Field(min_length=1)
-    batch_size: int = Field(default=32, ge=1)
-    validation_questions: int = Field(default=400, ge=1)
+    batch_size: Count = 32
+    validation_questions: Count = 400
 
     def train_model(self) -> Path:
         """See `train_mlm`."""
@@ -262,9 +257,8 @@ class RealmTrainConfig(LiveIndexConfig, MaskedTrainConfig, CorpusConfig):
         answered_within: train only on sentences whose masked words all stand in one of this many
             first passages for the masked sentence, other than its own; 0 trains on every sentence,
             as the paper does. Four sentences are then drawn for each place in a batch.
-        document_side: "reencode" trains both towers and rebuilds the index, as the paper does;
-            "frozen" trains the question side alone, over a fixed index, in a fraction of the time
-            per sentence.
+        frozen: null trains both towers and rebuilds the index, as the paper does; "passage" trains
+            the question side alone, over a fixed index, in a fraction of the time per sentence.
         train_reader: train what fills in the masks too; if not, it is read without a gradient.
     """
 
@@ -276,7 +270,7 @@ class RealmTrainConfig(LiveIndexConfig, MaskedTrainConfig, CorpusConfig):
     null_document: bool = True
     answered_within: int = Field(default=0, ge=0, le=100)
     train_reader: bool = True
-    batch_size: int = Field(default=16, ge=1)
+    batch_size: Count = 16
     question_tokens: int = Field(default=96, ge=4, le=4096)
 
     @model_validator(mode="after")

@@ -183,8 +183,8 @@ class MaskedReader(Filler):
             rows += [self._row(sentence, passage) for passage in listed]
         ids, mask, types, _ = row_tensors(self._template, rows)
         base = getattr(self.model, self.model.base_model_prefix)
-        output = run_backbone(base, ids.to(device), mask.to(device), types.to(device))
-        hidden = output[0].unflatten(0, (len(sentences), -1))  # (B, K, L, H)
+        hidden = run_backbone(base, ids.to(device), mask.to(device), types.to(device))
+        hidden = hidden.unflatten(0, (len(sentences), -1))  # (B, K, L, H)
 
         # N masks: the sentence of each, its number there, its place in a row, the right token
         counts = torch.tensor([len(sentence.places) for sentence in sentences])

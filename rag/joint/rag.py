@@ -185,7 +185,7 @@ def build(
     """The method of `train_joint`."""
     # model
     device = world.device
-    is_frozen = config.document_side == "frozen"
+    is_frozen = config.frozen is not None
     retriever = None
     scale = config.prior_scale
     module = nn.ModuleDict()
@@ -309,7 +309,7 @@ def _bind(
     """
     identity = index.require_dense().encoder
     settings = retriever.settings.passage
-    if config.document_side != "frozen":
+    if config.frozen is None:
         export_model(config.out / "encoder", retriever, weights, settings)
         encoder = BiEncoder.load(config.out / "encoder", device=retriever.device)
         copy_rights(index.directory, config.out / "index")

@@ -77,7 +77,7 @@ def build(
 ) -> Method:
     """The method of `train_realm`."""
     # model
-    passage_index = index if config.document_side == "frozen" else None
+    passage_index = None if config.frozen is None else index
     trained = load_model(config, world.device, passage_index=passage_index)
     retriever = trained.model
     reader = open_filler(config, world.device).requires_grad_(config.train_reader)
@@ -208,7 +208,7 @@ class RealmTask:
         if not self.config.null_document:
             has_passages = torch.from_numpy(rows[:, :1] >= 0).to(null_scores.device)
             null_scores = null_scores.masked_fill(has_passages, float("-inf"))
-        encode = self.config.document_side != "frozen"
+        encode = self.config.frozen is None
         scores = score_rows(self.retriever, self.live_index.index, queries, rows, encode=encode)
         return torch.cat([null_scores, scores], 1), texts
 

@@ -14,7 +14,10 @@ from rag.core.errors import ConfigError
 ENTRY_POINTS = "openqa_rag.recipes"
 """Group of entry points by which installed packages name their recipes."""
 
+Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Warmup = Annotated[int, Field(ge=0)] | Share
 
 
 class TrainConfig(Config):
@@ -24,14 +27,15 @@ class TrainConfig(Config):
         recipe: name of the recipe.
         measured: figures on held-out data that `select_by` may name.
         lowest: those of all recipes' figures that are best when small.
+        replaced_by: settings of earlier versions, and what is to be set instead.
         out: output folder of the run.
         name: name of the finished model.
         learning_rate: peak learning rate, reached after the warm-up.
         learning_rates: peak learning rates for parts of the model, by prefixes of parameter names
             (whole words between dots); the longest matching prefix counts.
         schedule: shape of the learning rate after the warm-up.
-        warmup_fraction: fraction of the steps in which the learning rate rises.
-        warmup_steps: number of warm-up steps; if given, it replaces `warmup_fraction`.
+        warmup_steps: number of steps in which the learning rate rises; below 1 their share of all
+            steps.
         weight_decay: weight decay, applied to weight matrices only.
         clip_norm: maximum norm of the gradient; a longer one is scaled down.
         accumulate: number of batches per step, whose gradients are added; in-batch negatives come
@@ -53,27 +57,31 @@ class TrainConfig(Config):
         seed: random seed.
     """
 
+    group = "Training"
     recipe: ClassVar[str]
     measured: ClassVar[tuple[str, ...]] = ()
     lowest: ClassVar[frozenset[str]] = frozenset({"nll", "average_rank"})
     free: ClassVar[frozenset[str]] = frozenset(
         {"name", "threads", "save_every_s", "log_every_steps"}
     )
+    replaced_by: ClassVar[Mapping[str, str]] = {
+        "warmup_fraction": "warmup_steps, which below 1 is a share of all steps",
+        "document_side": "frozen: passage, or null to train both sides",
+    }
 
     out: Path
     name: str = Field(min_length=1)
     learning_rate: Rate = 2e-5
     learning_rates: Mapping[str, Rate] = Field(default_factory=dict)
     schedule: Literal["linear", "constant"] = "linear"
-    warmup_fraction: float = Field(default=0.05, ge=0, lt=1)
-    warmup_steps: int | None = Field(default=None, ge=0)
+    warmup_steps: Warmup = 0.05
     weight_decay: float = Field(default=0.0, ge=0)
     clip_norm: float = Field(default=2.0, gt=0)
-    accumulate: int = Field(default=1, ge=1)
+    accumulate: Count = 1
     epochs: float = Field(default=1.0, gt=0)
     max_steps: int | None = Field(default=None, ge=1)
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    start_share: float = Field(default=0.0, ge=0, lt=1)
+    start_share: Share = 0.0
     validate_every_steps: int = Field(default=0, ge=0)
     select_by: str = Field(default="last", min_length=1)
     log_every_steps: int | None = Field(default=None, ge=1)
@@ -98,10 +106,32 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _cross_check_selection(self) -> Self:
-        measured, select_by = ("last", *self.measured), self.select_by
-        if select_by not in measured:
+        measured = ("last", *self.measured)
+        if self.select_by not in measured:
             raise ValueError(
-                f"select_by={select_by} is not measured here: choose one of {', '.join(measured)}"
+                f"select_by={self.select_by} is not measured here: choose one of {', '.join(measured)}"
+            )
+        return self
+
+
+class LoraConfig(TrainConfig):
+    """How much of a model is trained.
+
+    Attributes:
+        lora: rank of low-rank adapters on all linear layers (`openqa-rag[lora]`), which alone are
+            trained and then merged into the weights: it saves the optimiser's memory of a large
+            model. 0 trains the weights themselves.
+    """
+
+    group = "Model"
+
+    lora: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _cross_check_lora(self) -> Self:
+        if self.lora and self.start_share:
+            raise ValueError(
+                "start_share mixes weights, and lora trains factors of their changes: set one of them"
             )
         return self
 
@@ -117,6 +147,8 @@ class RefreshedConfig(TrainConfig):
             that of step 0 at once. None refreshes in the trainer's process, which waits for it.
     """
 
+    group = "Refresh"
+
     refresh_every_steps: int = Field(default=500, ge=0)
     refresh_device: str | None = None
 
@@ -131,8 +163,8 @@ def schedule_factor(config: TrainConfig, step: int, total_steps: int) -> float:
         [0.5, 1.0, 1.0, 0.5]
     """
     warmup = config.warmup_steps
-    if warmup is None:
-        warmup = max(1, round(total_steps * config.warmup_fraction))
+    if isinstance(warmup, float):
+        warmup = max(1, round(total_steps * warmup))
     if step < warmup:
         return (step + 1) / warmup
     if config.schedule == "constant":

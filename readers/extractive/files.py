@@ -101,7 +101,7 @@ class ReaderParts:
     """A loaded reader: weights, tokenizer, settings; int8 also needs `ranges` of activations."""
 
     weights: SpanWeights
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     manifest: ReaderManifest
     ranges: dict[str, torch.Tensor] | None = None
 
@@ -235,7 +235,7 @@ def start_model(
     dropout: float = 0.0,
     freeze_word_embeddings: bool = True,
     passage_head: bool = False,
-) -> tuple[SpanModel, Any]:
+) -> tuple[SpanModel, PreTrainedTokenizerBase]:
     """Load an encoder or a reader with the heads that training needs, and its tokenizer.
 
     Args:

@@ -28,6 +28,7 @@ from rag.training.precision import part
 # transformers' networks take seconds to import, and reading on a CPU needs none of them.
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
+    from transformers.models.modernbert.modeling_modernbert import ModernBertPredictionHead
 
 MODERNBERT = "modernbert"
 # Architectures whose class for question answering is the encoder and one linear layer, ModernBERT's
@@ -94,8 +95,7 @@ class LogitsModel(nn.Module):
 
     def logits(self, ids: Tensor, mask: Tensor, token_types: Tensor) -> Logits:
         """Logits of R rows from (R, L) int64 tensors."""
-        logits: Logits = self(ids, mask, token_types)
-        return logits
+        return self(ids, mask, token_types)
 
 
 def read_out(hidden: Tensor, first: Tensor, spans: nn.Linear, passage: nn.Linear | None) -> Logits:
@@ -160,7 +160,7 @@ class SpanModel(LogitsModel):
 
     def forward(self, ids: Tensor, mask: Tensor, token_types: Tensor) -> Logits:
         """Logits of R rows of L tokens."""
-        hidden = run_backbone(self.encoder, ids, mask, token_types)[0].float()  # (R, L, D)
+        hidden = run_backbone(self.encoder, ids, mask, token_types).float()  # (R, L, D)
         tokens = hidden if self.transform is None else self.transform(hidden)
         return read_out(tokens, hidden[:, 0], self.qa_outputs, self.passage_head)
 
@@ -199,7 +199,7 @@ def load_question_answering(folder: Path, config: PreTrainedConfig) -> SpanModel
     return SpanModel(model.base_model, model.qa_outputs).eval()
 
 
-def span_transform(config: PreTrainedConfig) -> Any:
+def span_transform(config: PreTrainedConfig) -> ModernBertPredictionHead | None:
     """What stands between the encoder and the span head of an architecture; None: nothing."""
     if config.model_type != MODERNBERT:
         return None

@@ -29,10 +29,7 @@ class Effort:
     enough: tuple[float, ...] = ()
 
 
-EFFORTS = {
-    "full": Effort(),
-    "normal": Effort(waves=(2, 2, 4), enough=(0.45, 0.05)),
-}
+EFFORTS = {"full": Effort(), "normal": Effort(waves=(2, 2, 4), enough=(0.45, 0.05))}
 """Chosen on held-out questions of the reader that ships: "normal" takes a fifth of the token-layers
 of full reading, with 96 % of its right answers."""
 

@@ -43,7 +43,7 @@ def passage_attention(seq2seq: Seq2Seq, memory: Memory) -> Tensor:
 
     def record(
         module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
-    ) -> Any:
+    ) -> tuple[Tensor, None]:
         if not module.is_causal:
             # (R, H, 1, S)
             scores = query[:, :, first, None].float() @ key.float().transpose(-1, -2)

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, GenerationConfig, PreTrainedModel
+from transformers import DynamicCache, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from rag.core.errors import ConfigError
 from rag.runtime.model_files import chat_frame
@@ -32,7 +32,7 @@ PLAIN_END = "\nAnswer:"
 FRAME_TOKENS = 16  # room for the prompt's end
 
 
-def causal_layout(tokenizer: Any) -> dict[str, str]:
+def causal_layout(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
     """`template` and `prompt_end` of `GeneratorSettings` for a model that was not trained here."""
     before, after = chat_frame(tokenizer, PLAIN_END)
     return {"template": as_literal(before) + _BODY, "prompt_end": after}
@@ -126,6 +126,6 @@ class Causal(Seq2Seq):
         return {"attention_mask": everything, "past_key_values": cache, "position_ids": places}
 
 
-def causal_limit(model: Any) -> int:
+def causal_limit(model: PreTrainedModel) -> int:
     """Maximum number of positions for prompt and answer together."""
     return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20)

@@ -166,8 +166,7 @@ class Seq2Seq:
 
     def _states(self, ids: Tensor, mask: Tensor) -> Tensor:
         """(R, L, D) of (R, L) token ids."""
-        hidden: Tensor = self.model.get_encoder()(input_ids=ids, attention_mask=mask)[0]
-        return hidden
+        return self.model.get_encoder()(input_ids=ids, attention_mask=mask)[0]
 
     def pad_rows(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """(R, L) ids and mask, padded on the right."""
@@ -186,7 +185,7 @@ class Seq2Seq:
 
     @torch.inference_mode()
     def search(
-        self, memory: Memory, *, answer_tokens: int, beams: int, **search: Any
+        self, memory: Memory, *, answer_tokens: int, beams: int, **search: object
     ) -> list[list[list[int]]]:
         """Token ids of `beams` answers per row, best first, without start and end tokens.
 
@@ -260,13 +259,13 @@ def _encoded(memory: Memory) -> dict[str, Any]:
     return {"encoder_outputs": encoded, "attention_mask": memory.mask}
 
 
-def longest_row(model: Any) -> int | None:
+def longest_row(model: PreTrainedModel) -> int | None:
     """Number of positions of encoder and decoder; None if they are relative, as in T5."""
     is_relative = model.config.model_type in ("t5", "mt5", "umt5", "longt5")
     return None if is_relative else position_limit(model.config.to_dict())
 
 
-def answer_limit(model: Any) -> int | None:
+def answer_limit(model: PreTrainedModel) -> int | None:
     """Maximum tokens of an answer after its start tokens, by the decoder's positions; None: no
     limit.
     """
@@ -280,7 +279,7 @@ def _prefix(model: Any) -> list[int]:
     return [] if forced is None else [int(forced)]
 
 
-def first_token(*values: Any) -> int | None:
+def first_token(*values: object) -> int | None:
     """The first token id among the values; of a list of ends its first."""
     for value in values:
         first = value[0] if isinstance(value, list | tuple) and value else value

@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import BartConfig, BartForConditionalGeneration
+from transformers import BartConfig, BartForConditionalGeneration, PreTrainedTokenizerBase
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.backbone import attention_for
@@ -55,7 +55,7 @@ _KEPT = 0.3  # share of the other keys that stays
 
 def warm_start(
     reader: SpanModel,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     rows: Sequence[Sequence[int]],
     *,
     decoder_layers: int | None = None,

@@ -66,9 +66,8 @@ class VerdictModel(nn.Module):
                 device = self.head.weight.device
                 hidden = run_backbone(
                     self.encoder, ids.to(device), mask.to(device), types.to(device)
-                )[0]
-            logits: Tensor = self.head(hidden[:, 0].float())
-            return logits
+                )
+            return self.head(hidden[:, 0].float())
 
         lengths = list(map(len, encoded["input_ids"]))
         parts, order = run_by_length(run, lengths, _BATCH_LIMITS, map_batches=map_batches)

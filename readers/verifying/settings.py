@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from rag.training.config import Rate, TrainConfig
+from rag.training.config import Count, Rate, Share, Warmup
 from readers.manifest import Manifest
+from readers.training import TaughtConfig
 
 Parts = Literal["both", "claim", "evidence"]
 
@@ -31,7 +33,7 @@ class VerifierManifest(Manifest):
     max_tokens: int = Field(default=512, ge=16)
 
 
-class VerifierTrainConfig(TrainConfig):
+class VerifierTrainConfig(TaughtConfig):
     """The whole configuration of `rag train verifier`.
 
     Attributes:
@@ -49,11 +51,6 @@ class VerifierTrainConfig(TrainConfig):
         held_out: share of the evidence texts that is held out, with their claims, for validation
             and calibration.
         validation_claims: number of held-out claims that are judged during training.
-        dropout: dropout of hidden states and attention weights.
-        teacher: folder of a larger verifier, or "shipped": its distribution over the labels is
-            learnt beside the labels.
-        teacher_weight: share of the teacher's part in the loss.
-        temperature: logits of teacher and student are divided by it.
         rank: of a verifier that started from "shipped": each matrix is stored as the reader's plus a
             product of two matrices of this many columns and rows; 0 stores all weights.
     """
@@ -68,20 +65,15 @@ class VerifierTrainConfig(TrainConfig):
     tokens_per_batch: int = Field(default=4096, ge=64)
     exchanged: float = Field(default=0.1, ge=0, le=1)
     parts: Parts = "both"
-    held_out: float = Field(default=0.05, ge=0, lt=1)
-    validation_claims: int = Field(default=600, ge=1)
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    teacher: str | None = None
-    teacher_weight: float = Field(default=0.5, gt=0, le=1)
-    temperature: float = Field(default=2.0, gt=0)
+    held_out: Share = 0.05
+    validation_claims: Count = 600
     rank: int = Field(default=0, ge=0)
     learning_rate: Rate = 1e-4
-    warmup_fraction: float = Field(default=0.06, ge=0, lt=1)
-    weight_decay: float = Field(default=0.01, ge=0)
-    clip_norm: float = Field(default=1.0, gt=0)
+    warmup_steps: Warmup = 0.06
 
     def train_model(self) -> Path:
-        """See `readers.verifying.training.train_verifier`."""
-        from readers.verifying.training import train_verifier
+        """See `readers.verifying.training.build`."""
+        from rag.training.run import train
+        from readers.verifying.training import build
 
-        return train_verifier(self)
+        return train(self, partial(build, self), "verifier")

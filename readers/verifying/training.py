@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -32,14 +31,8 @@ from rag.training.card import Card
 from rag.training.distributed import World
 from rag.training.fit import Loss, Method
 from rag.training.precision import MasterWeights
-from rag.training.run import train
 from readers.manifest import Calibration
-from readers.verifying.files import (
-    load_model,
-    load_verifier_parts,
-    save_verifier,
-    start_model,
-)
+from readers.verifying.files import load_model, load_verifier_parts, save_verifier, start_model
 from readers.verifying.model import VerdictModel
 from readers.verifying.settings import Parts, VerifierTrainConfig
 
@@ -88,22 +81,13 @@ class PairBatches:
         return [self._pairs[number] for number in self._plan[step]]
 
 
-def train_verifier(config: VerifierTrainConfig) -> Path:
-    """Train a verifier as `config` says, or resume the run in `config.out`; see
-    `rag.training.run.train`.
-
-    Returns:
-        The folder of the finished verifier, `config.out / "verifier"`.
+def build(config: VerifierTrainConfig, world: World) -> Method:
+    """The method of `rag train verifier`.
 
     Source:
         Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval",
         section 4.3 (evidence concatenated, three labels).
     """
-    return train(config, partial(build, config), "verifier")
-
-
-def build(config: VerifierTrainConfig, world: World) -> Method:
-    """The method of `train_verifier`."""
     # data
     pairs, held_out = _read_pairs(config)
     watched = held_out[: config.validation_claims]

@@ -13,14 +13,33 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from rag.core.errors import ConfigError
-from rag.training.config import Rate, RefreshedConfig, TrainConfig
+from rag.training.config import Count, LoraConfig, Rate, RefreshedConfig, Share, TrainConfig, Warmup
 
 if TYPE_CHECKING:
     from indexers.protocols import EncodesCorpus
     from rag.data.examples import Needed
 
 
-class BiEncoderConfig(TrainConfig):
+class EncoderConfig(TrainConfig):
+    """The encoder that training starts from, and how it reads passages.
+
+    Attributes:
+        question_encoder: folder or Hugging Face name to start from; None is the embedded
+            all-MiniLM-L6-v2.
+        passage_tokens: maximum length of a passage in training, special tokens included.
+        layout: "pair" or a template of a passage's title and text; None is the folder's setting.
+        dropout: dropout rate everywhere in the encoder; None is the folder's setting.
+    """
+
+    group = "Model"
+
+    question_encoder: str | None = None
+    passage_tokens: int = Field(default=256, ge=8, le=4096)
+    layout: str | None = None
+    dropout: float | None = Field(default=None, ge=0, lt=1)
+
+
+class BiEncoderConfig(EncoderConfig, LoraConfig):
     """Settings of every recipe that trains a bi-encoder: encoders, how they read texts, how they
     are scored.
 
@@ -43,21 +62,17 @@ class BiEncoderConfig(TrainConfig):
         on_tokens: the head's layers act on every token, before pooling; None is the folder's
             setting.
         query_prefix, passage_prefix: put before every text; None is the folder's setting.
-        layout: "pair" or a template of title and text; None is the folder's setting.
-        question_tokens, passage_tokens: maximum text lengths in training, special tokens included.
-        dropout: dropout rate everywhere in the encoder; None is the folder's setting.
-        lora: rank of low-rank adapters on all linear layers (`openqa-rag[lora]`), which are merged
-            into the finished encoder; 0 trains all weights.
+        question_tokens: maximum length of a question in training, special tokens included.
         reset_layers: number of the encoder's upper layers that start with random weights. Such an
             encoder knows the language but cannot retrieve, which serves to measure the effect of
             training alone.
     """
 
     free: ClassVar[frozenset[str]] = TrainConfig.free | {"index"}
+    group = "Model"
 
     index: Path | None = None
     name: str = Field(default="bi-encoder", min_length=1)
-    question_encoder: str | None = None
     passage_encoder: str | None = None
     shared: bool = True
     frozen: Literal["passage"] | None = None
@@ -69,11 +84,7 @@ class BiEncoderConfig(TrainConfig):
     on_tokens: bool | None = None
     query_prefix: str | None = None
     passage_prefix: str | None = None
-    layout: str | None = None
     question_tokens: int = Field(default=64, ge=4, le=4096)
-    passage_tokens: int = Field(default=256, ge=8, le=4096)
-    dropout: float | None = Field(default=None, ge=0, lt=1)
-    lora: int = Field(default=0, ge=0)
     reset_layers: int = Field(default=0, ge=0)
 
     @property
@@ -97,10 +108,6 @@ class BiEncoderConfig(TrainConfig):
                 f"shared is true, but passage_encoder ({self.passage_encoder}) is another model than "
                 f"question_encoder ({self.question_encoder}); set shared=false for two towers"
             )
-        if self.lora and self.start_share:
-            raise ValueError(
-                "start_share mixes weights, and lora trains factors of their changes: set one of them"
-            )
         if self.projection_norm and not self.projection_dim:
             raise ValueError(
                 "projection_norm is a layer behind a new projection: set projection_dim"
@@ -113,19 +120,33 @@ class BiEncoderConfig(TrainConfig):
         return self
 
 
-class HeldOutConfig(TrainConfig):
+class DataConfig(TrainConfig):
+    """The data of a recipe, and how much of them a step learns from.
+
+    Attributes:
+        train_files: training data; several files are read one after another.
+        batch_size: number of questions in a step, over all processes together.
+    """
+
+    group = "Data"
+
+    train_files: tuple[Path, ...] = Field(min_length=1)
+    batch_size: Count = 128
+
+
+class HeldOutConfig(DataConfig):
     """Settings of recipes that hold a part of their data out.
 
     Attributes:
-        batch_size: number of questions in a step, over all processes together.
         validation_fraction: share of the training questions that is held out if there is no
             validation file.
         validation_questions: maximum number of held-out questions that are scored.
     """
 
-    batch_size: int = Field(default=128, ge=1)
-    validation_fraction: float = Field(default=0.02, ge=0, lt=1)
-    validation_questions: int = Field(default=1000, ge=1)
+    group = "Data"
+
+    validation_fraction: Share = 0.02
+    validation_questions: Count = 1000
 
     @property
     def validates(self) -> bool:
@@ -145,9 +166,9 @@ class QuestionsConfig(HeldOutConfig):
         train_questions: train on a random sample of this many questions; 0 means all.
     """
 
+    group = "Data"
     needs: ClassVar[Needed] = "positives"
 
-    train_files: tuple[Path, ...] = Field(min_length=1)
     validation_file: Path | None = None
     train_questions: int = Field(default=0, ge=0)
 
@@ -165,6 +186,7 @@ class EncodedConfig(BiEncoderConfig):
             batch.
     """
 
+    group = "Training"
     measured: ClassVar[tuple[str, ...]] = ("nll", "average_rank")  # on held-out questions
 
     chunk_size: int | None = Field(default=None, ge=1)
@@ -188,17 +210,19 @@ class ContrastiveConfig(ExamplesConfig):
     mask_false_negatives: bool = True
 
 
-class CorpusConfig(TrainConfig):
+class CorpusConfig(DataConfig):
     """Settings of recipes that learn from the sentences of a corpus.
 
     Attributes:
+        train_files: the corpus: a built index, or files and folders of documents.
         batch_size: passages in a step.
         min_words: minimum number of words in a sentence; shorter ones are skipped.
         split: how files become passages: words100 or none.
     """
 
-    batch_size: int = Field(default=128, ge=1)
-    min_words: int = Field(default=4, ge=1)
+    group = "Data"
+
+    min_words: Count = 4
     split: Literal["words100", "none"] = "words100"
 
 
@@ -230,8 +254,8 @@ class AnceTrainConfig(ContrastiveConfig, RefreshedConfig):
 
     index: Path
     loss: Literal["pairwise", "in_batch"] = "pairwise"
-    depth: int = Field(default=200, ge=1)
-    kept: int = Field(default=100, ge=1)
+    depth: Count = 200
+    kept: Count = 100
 
     @model_validator(mode="after")
     def _cross_check_ance(self) -> AnceTrainConfig:
@@ -284,7 +308,7 @@ class MdrTrainConfig(ContrastiveConfig):
     max_hops: int = Field(default=4, ge=1, le=6)
     query_tokens: int = Field(default=256, ge=8, le=4096)
     negatives: Literal["batch", "index"] = "batch"
-    depth: int = Field(default=200, ge=1)
+    depth: Count = 200
     hard_negatives: int = Field(default=2, ge=0)
 
     @property
@@ -320,7 +344,6 @@ class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
     """Settings of `rag train ict`.
 
     Attributes:
-        train_files: the corpus: a built index, or files and folders of documents.
         batch_size: passages in a step; each is the negative of all others. Passages from which no
             sentence can be taken are left out.
         validation_questions: maximum number of held-out passages that are scored.
@@ -329,7 +352,6 @@ class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
 
     recipe: ClassVar[str] = "ict"
 
-    train_files: tuple[Path, ...] = Field(min_length=1)
     batch_size: int = Field(default=256, ge=2)
     chunk_size: int | None = Field(default=64, ge=1)
     keep_sentence: float = Field(default=0.1, ge=0, le=1)
@@ -358,7 +380,7 @@ class DistillTrainConfig(ExamplesConfig):
     recipe: ClassVar[str] = "distill"
     needs: ClassVar[Needed] = "targets"
 
-    batch_size: int = Field(default=32, ge=1)
+    batch_size: Count = 32
     per_question: int | None = Field(default=None, ge=2)
     loss: Literal["kl", "margin"] = "kl"
     target_temperature: float = Field(default=1.0, gt=0)
@@ -394,7 +416,7 @@ class StaticTrainConfig(QuestionsConfig):
     dim: int = Field(default=256, ge=2)
     learning_rate: Rate = 1e-2
     epochs: float = Field(default=2, gt=0)
-    warmup_fraction: float = Field(default=0.1, ge=0, lt=1)
+    warmup_steps: Warmup = 0.1
     precision: Literal["auto", "bf16", "fp32"] = "fp32"
     clip_norm: float = Field(default=100.0, gt=0)
 
@@ -426,7 +448,7 @@ class ColbertTrainConfig(ContrastiveConfig):
     recipe: ClassVar[str] = "colbert"
     measured: ClassVar[tuple[str, ...]] = ("nll",)
 
-    batch_size: int = Field(default=32, ge=1)
+    batch_size: Count = 32
     pooling: Literal["tokens"] = "tokens"
     normalize: Literal[True] = True  # search by MaxSim needs unit vectors
     projection_dim: int = Field(default=128, ge=0, le=128)
@@ -451,7 +473,7 @@ class ColbertTrainConfig(ContrastiveConfig):
         return train(self, partial(learn_from_examples, self), "encoder")
 
 
-class RerankerTrainConfig(QuestionsConfig):
+class RerankerTrainConfig(EncoderConfig, QuestionsConfig):
     """Settings of `rag train reranker`.
 
     In `learning_rates`, the two parts of any base are called `encoder` and `head`.
@@ -460,8 +482,6 @@ class RerankerTrainConfig(QuestionsConfig):
         question_encoder: an encoder, or a cross-encoder to go on from; None is the embedded
             all-MiniLM-L6-v2.
         passage_tokens: maximum length of a pair in training.
-        layout: "pair" or a template of a passage's title and text; None is the folder's setting.
-        dropout: dropout rate; None is the folder's setting.
         hard_negatives: number of hard negatives beside each positive, drawn anew at each visit.
         depth: length of a question's list of hard negatives to draw from; also of held-out lists.
     """
@@ -470,14 +490,10 @@ class RerankerTrainConfig(QuestionsConfig):
     measured: ClassVar[tuple[str, ...]] = ("nll", "list_mrr", "list_top1")
 
     name: str = Field(default="cross-encoder", min_length=1)
-    batch_size: int = Field(default=16, ge=1)
-    validation_questions: int = Field(default=200, ge=1)
-    hard_negatives: int = Field(default=7, ge=1)
-    depth: int = Field(default=30, ge=1)
-    question_encoder: str | None = None
-    passage_tokens: int = Field(default=256, ge=8, le=4096)
-    layout: str | None = None
-    dropout: float | None = Field(default=None, ge=0, lt=1)
+    batch_size: Count = 16
+    validation_questions: Count = 200
+    hard_negatives: Count = 7
+    depth: Count = 30
 
     def train_model(self) -> Path:
         """See `retrievers.training.reranker.build`."""

@@ -21,7 +21,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def _config(world: dict[str, Any], out: Path, **changes: Any) -> RagTrainConfig:
     usual = {
-        "document_side": "reencode",
+        "frozen": None,
         "refresh_every_steps": 2,
         "max_steps": 6,
         "epochs": 9,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from rag.config import Config
-from rag.training.config import Rate, TrainConfig
+from rag.training.config import Count, Rate, Share, TrainConfig, Warmup
 from readers.extractive.settings import EffortName
+from readers.training import TaughtConfig
 
 SpanObjective = Literal["first", "marginal"]
 Normalisation = Literal["shared", "passage"]
@@ -49,7 +51,7 @@ class TrainingSet(Config):
     questions: Path
     retrieved: Path | None = None
     weight: float = Field(default=1.0, ge=0)
-    held_out: float = Field(default=0.045, ge=0, lt=1)
+    held_out: Share = 0.045
     max_answer_words: int = Field(default=0, ge=0)
     unanswerable: bool = False
     labelled: bool = True
@@ -87,7 +89,7 @@ class ReaderStage(Config):
 
     epochs: float = Field(gt=0)
     negatives: int = Field(default=0, ge=0)
-    no_answer_fraction: float = Field(default=0.0, ge=0, lt=1)
+    no_answer_fraction: Share = 0.0
     max_tokens: int = Field(default=112, ge=16, le=512)
     full_tokens: int = Field(default=224, ge=16, le=512)
     full_fraction: float = Field(default=0.15, ge=0, le=1)
@@ -111,8 +113,8 @@ class ReaderStage(Config):
         return self
 
 
-class ReaderTrainConfig(TrainConfig):
-    """The whole configuration of `train_reader`.
+class ReaderTrainConfig(TaughtConfig):
+    """Settings of `rag train reader`.
 
     Attributes:
         train: question sets, with mixing weights.
@@ -121,7 +123,6 @@ class ReaderTrainConfig(TrainConfig):
         encoder: Hugging Face name or folder of an encoder, or of a reader to go on from, or
             "shipped" for the reader that ships; None is the embedded `all-MiniLM-L6-v2`.
         answer_types: the network can also answer "yes" and "no", without a span.
-        dropout: dropout of hidden states and attention weights.
         freeze_word_embeddings: leave the word embedding matrix as it is.
         question_tokens, title_tokens: lengths that questions and titles are truncated to, in the
             finished reader too.
@@ -134,8 +135,6 @@ class ReaderTrainConfig(TrainConfig):
         teacher: folder of a larger reader of `rag train reader`, or "shipped": it reads every row
             too, and how likely it finds each span, each passage and "not here" is learnt beside the
             answers.
-        teacher_weight: share of the teacher's part in the loss; that of the answers has the rest.
-        temperature: logits of teacher and student are divided by it.
         stages: parts of the run, one after the other.
         validation_questions: number of held-out questions that are scored during training.
         calibration_questions: number of questions per set on which ranking and calibration are
@@ -158,25 +157,19 @@ class ReaderTrainConfig(TrainConfig):
     name: str = "reader"
     encoder: str | None = None
     answer_types: bool = False
-    dropout: float = Field(default=0.0, ge=0, lt=1)
     freeze_word_embeddings: bool = True
     question_tokens: int = Field(default=64, ge=4, le=128)
     title_tokens: int = Field(default=16, ge=0, le=64)
     spans: SpanObjective = "first"
     normalisation: Normalisation = "shared"
     selection_weight: float = Field(default=0.0, ge=0)
-    teacher: str | None = None
-    teacher_weight: float = Field(default=0.5, gt=0, le=1)
-    temperature: float = Field(default=2.0, gt=0)
     stages: tuple[ReaderStage, ...] = Field(min_length=1)
-    validation_questions: int = Field(default=600, ge=1)
-    calibration_questions: int = Field(default=1000, ge=1)
+    validation_questions: Count = 600
+    calibration_questions: Count = 1000
     effort: EffortName = "full"
-    negatives_top_k: int = Field(default=6, ge=1)
+    negatives_top_k: Count = 6
     learning_rate: Rate = 2.5e-4
-    warmup_fraction: float = Field(default=0.04, ge=0, lt=1)
-    weight_decay: float = Field(default=0.01, ge=0)
-    clip_norm: float = Field(default=1.0, gt=0)
+    warmup_steps: Warmup = 0.04
     validate_every_steps: int = Field(default=1000, ge=0)
 
     @model_validator(mode="after")
@@ -195,16 +188,12 @@ class ReaderTrainConfig(TrainConfig):
             raise ValueError(
                 "a set with labelled: false is learnt from a teacher: name it as teacher"
             )
-        for name in ("teacher_weight", "temperature"):
-            is_default = getattr(self, name) == type(self).model_fields[name].default
-            if self.teacher is None and not is_default:
-                raise ValueError(
-                    f"{name} is given, but no teacher: name it as teacher, or leave {name} out"
-                )
         return self
 
     def train_model(self) -> Path:
-        """See `train_reader`."""
-        from readers.extractive.training.recipe import train_reader
+        """See `readers.extractive.training.recipe.build`."""
+        from rag.training.run import train
+        from readers.extractive.training.recipe import build
 
-        return train_reader(self)
+        reason = "a reader is trained by one"
+        return train(self, partial(build, self), "reader", one_process=reason)

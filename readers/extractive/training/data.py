@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 from rag.core.arrays import Int32
 from rag.core.errors import DataError
@@ -228,7 +229,7 @@ class ReaderExamples:
 
 def load_examples(
     sets: Sequence[tuple[TrainingSet, Sequence[Example]]],
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     *,
     answer_types: bool = False,
     negatives_top_k: int = 6,

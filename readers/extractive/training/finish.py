@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerBase
 
 from rag.core.files import atomic_path, atomic_write_json, read_json
 from rag.data.examples import Example
@@ -38,7 +39,7 @@ def finish(
     config: ReaderTrainConfig,
     model: SpanModel,
     weights: dict[str, torch.Tensor],
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     held_out: Mapping[str, Sequence[Example]],
     settings: ReaderSettings,
     learnt: Sequence[Example],
@@ -109,7 +110,10 @@ def gold_scores(reader: Reader, examples: Sequence[Example]) -> dict[str, float]
 
 
 def export_trained(
-    folder: Path, model: SpanModel, weights: Mapping[str, torch.Tensor], tokenizer: Any
+    folder: Path,
+    model: SpanModel,
+    weights: Mapping[str, torch.Tensor],
+    tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     """Write fp32 weights under Hugging Face's names: `AutoModelForQuestionAnswering` loads the
     folder.
@@ -136,12 +140,12 @@ def export_int8(
     folder: Path,
     model: SpanModel,
     weights: Mapping[str, torch.Tensor],
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     *,
     name: str,
     settings: ReaderSettings,
     calibration: Calibration = Calibration(),  # noqa: B008
-    retriever: dict[str, Any] | None = None,
+    retriever: dict[str, object] | None = None,
 ) -> None:
     """Write the reader that ships: int8 weights, tokenizer, configuration, `reader.json` last.
 

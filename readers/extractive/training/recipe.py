@@ -2,7 +2,6 @@
 
 from functools import partial
 from itertools import chain
-from pathlib import Path
 
 import torch
 
@@ -13,7 +12,6 @@ from rag.training.card import Card
 from rag.training.distributed import World
 from rag.training.fit import Loss, Method, Weights
 from rag.training.precision import MasterWeights
-from rag.training.run import train
 from readers.extractive.files import start_model
 from readers.extractive.model import Logits
 from readers.extractive.reader import ExtractiveReader
@@ -29,24 +27,15 @@ from readers.manifest import load_manifest
 _TABLE_SPANS = 24  # the best eight spans of a table are often variants of one cell
 
 
-def train_reader(config: ReaderTrainConfig) -> Path:
-    """Train a reader as `config` says, or resume the run in `config.out`; see
-    `rag.training.run.train`.
+def build(config: ReaderTrainConfig, world: World) -> Method:
+    """The method of `rag train reader`.
 
-    Writes `trained/` (fp32 weights, loadable by `AutoModelForQuestionAnswering`) and `reader/`, the
-    finished int8 reader.
-
-    Returns:
-        The folder of the finished reader, `config.out / "reader"`.
+    It writes `trained/` (fp32 weights, loadable by `AutoModelForQuestionAnswering`) and `reader/`,
+    the finished int8 reader.
 
     Raises:
         ArtifactError: if the encoder cannot be loaded, or its tokenizer does not fit it.
     """
-    return train(config, partial(build, config), "reader", one_process="a reader is trained by one")
-
-
-def build(config: ReaderTrainConfig, world: World) -> Method:
-    """The method of `train_reader`."""
     learnt, held_out = _split(config)
     examples = list(chain.from_iterable(examples for _, examples in learnt))
     for_ranges = draw(examples, RANGE_QUESTIONS, config, 7)

@@ -8,10 +8,9 @@ Source:
     et al. 2022, "Knowledge distillation: A good teacher is patient and consistent", section 3.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from rag.core.errors import ConfigError
 from rag.runtime.hardware import resolve_precision
@@ -46,7 +45,13 @@ class Teacher:
 
     @classmethod
     def load(
-        cls, source: str, tokenizer: Any, *, precision: str, device: str, passage_head: bool = False
+        cls,
+        source: str,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        precision: str,
+        device: str,
+        passage_head: bool = False,
     ) -> "Teacher":
         """Load a folder of `rag train reader`, or the reader that ships ("shipped").
 
@@ -113,7 +118,9 @@ class Teacher:
         return read._replace(start=read.start.gather(1, place), end=read.end.gather(1, place))
 
 
-def _pieces(tokenizer: Any, other: Any) -> dict[str, int | None]:
+def _pieces(
+    tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase
+) -> dict[str, int | None]:
     """The other tokenizer's id of each token; None where it does not know it."""
     vocabulary = other.get_vocab()
     for role in ("cls", "sep", "pad", "unk", "mask"):

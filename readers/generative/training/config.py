@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field, model_validator
 
 from rag.config import Config
-from rag.training.config import Rate, TrainConfig
+from rag.training.config import Count, LoraConfig, Rate, Share, TrainConfig
+from readers.training import FineTuningConfig
 
 
 class GeneratorStage(Config):
@@ -27,14 +29,14 @@ class GeneratorStage(Config):
     """
 
     steps: int = Field(ge=1)
-    batch_size: int = Field(default=64, ge=1)
-    passages: int = Field(default=1, ge=1)
+    batch_size: Count = 64
+    passages: Count = 1
     passage_tokens: int = Field(default=250, ge=8)
     ensure_answer: bool = False
-    no_answer_fraction: float = Field(default=0.0, ge=0, lt=1)
+    no_answer_fraction: Share = 0.0
 
 
-class GeneratorTrainConfig(TrainConfig):
+class GeneratorTrainConfig(FineTuningConfig, LoraConfig):
     """Settings of `rag train generator`.
 
     Attributes:
@@ -47,7 +49,6 @@ class GeneratorTrainConfig(TrainConfig):
         encoder: folder of `rag train reader`; None and "shipped" are the reader that ships.
         decoder_layers: number of decoder layers of a generator made from a reader; None: as many as
             its.
-        dropout: dropout rate of hidden states and attention.
         template: format of an input, with {question}, {title} and {text} as placeholders; None: the
             model's own, see `GeneratorSettings`.
         question_tokens, answer_tokens: maximum lengths of question and answer.
@@ -55,9 +56,6 @@ class GeneratorTrainConfig(TrainConfig):
         no_answer: target text where none of the passages read holds an answer; None trains to say
             the answer all the same, as published.
         stages: one after the other; `epochs` stretches or shortens them all.
-        lora: rank of low-rank adapters on all linear layers, which alone are trained and then
-            merged into the weights; 0 trains the weights themselves. Saves the optimiser's memory
-            of a large model.
         frozen: beginnings of parameter names (whole words between dots) that are not trained.
         batch_tokens: tokens of passages that are encoded at a time.
         checkpoint_layers: compute activations again instead of keeping them; for large models.
@@ -74,22 +72,19 @@ class GeneratorTrainConfig(TrainConfig):
     model: str | None = None
     encoder: str | None = None
     decoder_layers: int | None = Field(default=None, ge=1)
-    dropout: float = Field(default=0.1, ge=0, lt=1)
+    dropout: Share = 0.1
     name: str = "generator"
     template: str | None = None
     question_tokens: int = Field(default=64, ge=4)
-    answer_tokens: int = Field(default=50, ge=1)
-    beams: int = Field(default=1, ge=1)
+    answer_tokens: Count = 50
+    beams: Count = 1
     no_answer: str | None = None
     stages: tuple[GeneratorStage, ...] = Field(min_length=1)
-    lora: int = Field(default=0, ge=0)
     frozen: tuple[str, ...] = ()
-    batch_tokens: int = Field(default=8192, ge=1)
+    batch_tokens: Count = 8192
     checkpoint_layers: bool = False
-    validation_questions: int = Field(default=300, ge=1)
+    validation_questions: Count = 300
     learning_rate: Rate = 1e-4
-    weight_decay: float = Field(default=0.01, ge=0)
-    clip_norm: float = Field(default=1.0, gt=0)
 
     @model_validator(mode="after")
     def _cross_check(self) -> GeneratorTrainConfig:
@@ -101,10 +96,6 @@ class GeneratorTrainConfig(TrainConfig):
             raise ValueError(
                 "model is a whole checkpoint: encoder and decoder_layers are for a warm start"
             )
-        if self.lora and self.start_share:
-            raise ValueError(
-                "start_share mixes weights, and lora trains factors of their changes: set one of them"
-            )
         if self.lora and (self.model is None or self.frozen):
             raise ValueError(
                 "lora adapts a checkpoint whose weights all stay: give model, and leave frozen out"
@@ -112,7 +103,8 @@ class GeneratorTrainConfig(TrainConfig):
         return self
 
     def train_model(self) -> Path:
-        """See `train_generator`."""
-        from readers.generative.training.recipe import train_generator
+        """See `readers.generative.training.recipe.build`."""
+        from rag.training.run import train
+        from readers.generative.training.recipe import build
 
-        return train_generator(self)
+        return train(self, partial(build, self), "reader")

@@ -18,7 +18,6 @@ from rag.training.card import Card
 from rag.training.distributed import World
 from rag.training.fit import Loss, Method, Weights
 from rag.training.precision import MasterWeights
-from rag.training.run import train
 from readers.answers import reading_scores
 from readers.extractive.files import load_span_model
 from readers.generative.files import check_rows, load_generator
@@ -38,24 +37,15 @@ _SEEN = 128  # questions from whose passages a generator is made
 _WATCHED = 200  # held-out questions that a validation while training reads
 
 
-def train_generator(config: GeneratorTrainConfig) -> Path:
-    """Train a reader as `config` says, or resume the run in `config.out`; see
-    `rag.training.run.train`.
+def build(config: GeneratorTrainConfig, world: World) -> Method:
+    """The method of `rag train generator`.
 
-    Writes `reader/`: a folder that transformers opens with `AutoModelForSeq2SeqLM`, with tokenizer
-    and `reader.json`. Several processes (torchrun) share every batch.
-
-    Returns:
-        The folder of the finished reader, `config.out / "reader"`.
+    It writes `reader/`: a folder that transformers opens with `AutoModelForSeq2SeqLM`, with
+    tokenizer and `reader.json`. Several processes (torchrun) share every batch.
 
     Raises:
         ArtifactError, ConfigError: the model or reader to start from is wrong.
     """
-    return train(config, partial(build, config), "reader")
-
-
-def build(config: GeneratorTrainConfig, world: World) -> Method:
-    """The method of `train_generator`."""
     examples, held_out = _examples(config)
     seq2seq, settings = _start(config, examples, world.device)
     model = seq2seq.model.to(world.device)

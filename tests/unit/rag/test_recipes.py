@@ -1,11 +1,13 @@
 """Every recipe can be reached by name, from Python as from the command line."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 import rag
+from rag.cli.main import main
 from rag.config import preset_names
 from rag.core.errors import ConfigError, DataError
 from rag.recipes import RECIPES, read_config, recipe_class
@@ -33,6 +35,13 @@ def test_a_wrong_name_and_a_test_set_are_refused_before_anything_is_written(tmp_
     assert not (tmp_path / "run").exists()
 
 
+def test_the_help_of_a_recipe_shows_what_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["train", "dpr", "--help"])
+    own = capsys.readouterr().out.partition("─ Method ─")[2].partition("╰")[0]
+    names = re.findall("--[a-z-]+", own)
+    assert names == ["--hard-negatives", "--mask-false-negatives", "--no-mask-false-negatives"]
+
+
 REFUSED = """
 import contextlib, io, json, sys
 from rag.cli.main import main
@@ -52,7 +61,10 @@ def test_wrong_settings_of_every_recipe_are_refused(tmp_path: Path) -> None:
     index = tmp_path / "index"
     index.mkdir()
     (index / "manifest.json").write_text('{"format_version": 1, "kind": "index"}')
-    cases = []
+    cases = [
+        [["train", "rag", "--warmup-fraction", "0.1", "--out", "run"], "set warmup_steps, which"],
+        [["train", "rag", "--document-side", "frozen", "--out", "run"], "set frozen: passage"],
+    ]
     for recipe in RECIPES:
         kind = recipe_class(recipe)
         trained = "--corpus" if recipe in ("ict", "mlm", "realm") else "--train"

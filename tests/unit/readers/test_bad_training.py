@@ -13,9 +13,7 @@ from readers.extractive.model import SpanModel
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig
 from readers.extractive.training.finish import export_int8
-from readers.extractive.training.recipe import train_reader
 from readers.generative.training.config import GeneratorTrainConfig
-from readers.generative.training.recipe import train_generator
 from tests.support.messages import refusal
 from tests.tiny_reader import tiny_encoder, tiny_roberta, tiny_roberta_tokenizer, tiny_squad
 
@@ -88,9 +86,9 @@ BAD_READERS = {
 def test_readers(error: Any, changes: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     usual = {"train": ["train.json"], "encoder": "encoder", "stages": [STAGE], "precision": "fp32"}
     with contextlib.chdir(folder), refusal(error):
-        train_reader(
-            load_config(ReaderTrainConfig, overrides={**usual, "out": tmp_path / "out", **changes})
-        )
+        load_config(
+            ReaderTrainConfig, overrides={**usual, "out": tmp_path / "out", **changes}
+        ).train_model()
     assert not (tmp_path / "out" / "checkpoints").exists()
 
 
@@ -118,9 +116,7 @@ BAD_GENERATORS = {
 def test_generators(error: Any, changes: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     usual = {"train_files": ["results.json"], "encoder": "shipped", "stages": [{"steps": 1}]}
     with contextlib.chdir(folder), refusal(error):
-        train_generator(
-            load_config(
-                GeneratorTrainConfig, overrides={**usual, "out": tmp_path / "out", **changes}
-            )
-        )
+        load_config(
+            GeneratorTrainConfig, overrides={**usual, "out": tmp_path / "out", **changes}
+        ).train_model()
     assert not (tmp_path / "out" / "checkpoints").exists()

@@ -97,7 +97,7 @@ def test_evaluation_searches_with_the_readers_own_questions(
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        (RagTrainConfig, {"document_side": "reencode", "marginal": "token"}),
+        (RagTrainConfig, {"frozen": None, "marginal": "token"}),
         (EmdrTrainConfig, {"over_retrieve": 12, "refresh_every_steps": 0}),
     ],
 )
@@ -172,17 +172,14 @@ REFUSED = {
     "answers that are patterns": ({"train_files": REGEX}, DataError),
     "over_retrieve below top_k": ({"over_retrieve": 3}, ConfigError),
     "unknown setting": ({"chunk_size": 4}, ConfigError),
-    "bm25 encoded again": ({"retriever": "bm25", "document_side": "reencode"}, ConfigError),
+    "bm25 encoded again": ({"retriever": "bm25", "frozen": None}, ConfigError),
     "prior_scale of a trained retriever": ({"prior_scale": 2.0}, ConfigError),
 }
 
 
 @pytest.mark.parametrize(("changes", "error"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_work_is_refused(
-    changes: dict[str, Any],
-    error: type[Exception],
-    world: dict[str, Any],
-    tmp_path: Path,
+    changes: dict[str, Any], error: type[Exception], world: dict[str, Any], tmp_path: Path
 ) -> None:
     if "question_encoder" in changes:
         changes = {"question_encoder": str(tiny_encoder(tmp_path / "other", seed=5))}

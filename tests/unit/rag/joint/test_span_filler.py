@@ -134,7 +134,7 @@ def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyMo
         shared=False,
         fills="span",
         reader=str(trained),
-        document_side="frozen",
+        frozen="passage",
         train_reader=False,
         **SMALL,
     )

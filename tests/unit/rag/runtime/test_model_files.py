@@ -27,11 +27,11 @@ from rag.runtime.model_files import (
     folder_tokenizer,
     model_folder,
     read_config,
-    read_tensors,
     weight_files,
     weight_shapes,
     weights_sha256,
 )
+from rag.runtime.tensor_files import file_arrays
 from tests.packaged import check_packaged_weights
 from tests.published import with_vocabulary_alone
 from tests.support.messages import refusal
@@ -140,7 +140,7 @@ def test_tensors_that_share_their_memory_are_read_as_each_of_them(tmp_path):
     torch.save(tied, tmp_path / "pytorch_model.bin")
     for name, tensor in backbone_state(tmp_path).items():
         assert torch.equal(tensor, tied[name])
-    numbers = read_tensors(tmp_path, "embeddings.c", framework="numpy")
+    numbers = file_arrays(tmp_path / "pytorch_model.bin")
     np.testing.assert_array_equal(numbers["embeddings.c"], shared.T.numpy())
 
 

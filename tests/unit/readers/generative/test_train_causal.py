@@ -15,7 +15,6 @@ from rag.data.examples import Candidate, Example, write_examples
 from rag.rounds.examples import to_judge
 from rag.rounds.judges import open_judge
 from readers.generative.training.config import GeneratorTrainConfig
-from readers.generative.training.recipe import train_generator
 from readers.open import open_reader
 from tests.support.messages import refusal
 from tests.support.reading import read_one
@@ -51,7 +50,7 @@ def test_answers_become_likelier_and_the_folder_reads(tmp_path: Path, lora: int)
         "precision": "fp32",
         "threads": 1,
     }
-    reader = train_generator(GeneratorTrainConfig(**config))
+    reader = GeneratorTrainConfig(**config).train_model()
     questions = [to_judge(item) for item in examples()]
     before, after = (
         sum(
@@ -67,6 +66,6 @@ def test_answers_become_likelier_and_the_folder_reads(tmp_path: Path, lora: int)
     assert names.keys() == tiny_causal().state_dict().keys()  # no adapter is left
     assert "`AutoModelForCausalLM`" in (reader / "README.md").read_text()
     with refusal(ConfigError):
-        train_generator(
-            GeneratorTrainConfig(**{**config, "out": tmp_path / "x", "checkpoint_layers": True})
-        )
+        GeneratorTrainConfig(
+            **{**config, "out": tmp_path / "x", "checkpoint_layers": True}
+        ).train_model()

@@ -16,7 +16,7 @@ from readers.extractive.model import SpanModel
 from readers.generative.model import Seq2Seq
 from readers.generative.training.config import GeneratorTrainConfig
 from readers.generative.training.data import GeneratorBatch, best_ranked, usable_examples
-from readers.generative.training.recipe import batch_loss, train_generator
+from readers.generative.training.recipe import batch_loss
 from readers.generative.warm_start import warm_start
 from readers.open import open_reader
 from tests.support.reading import read_one
@@ -74,7 +74,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "threads": 1,
         "question_tokens": 8,
     }
-    train_generator(GeneratorTrainConfig(**values))
+    GeneratorTrainConfig(**values).train_model()
     return folder
 
 

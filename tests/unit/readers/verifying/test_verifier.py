@@ -26,14 +26,7 @@ from readers.verifying.files import (
 )
 from readers.verifying.open import load_verifier
 from readers.verifying.settings import VerifierTrainConfig
-from readers.verifying.training import (
-    LABELS,
-    Pair,
-    PairBatches,
-    fit_temperature,
-    train_verifier,
-    verifier_loss,
-)
+from readers.verifying.training import LABELS, Pair, PairBatches, fit_temperature, verifier_loss
 from tests.support.messages import refusal
 from tests.support.training import check_parts_sum_to_the_whole, figures_of
 from tests.tiny_reader import WORDS, tiny_encoder
@@ -79,7 +72,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("verifier")
     tiny_encoder(folder / "encoder")
     claim_file(folder / "claims.jsonl", 900)
-    train_verifier(config(folder, epochs=20, learning_rate=2e-3, exchanged=0.1))
+    config(folder, epochs=20, learning_rate=2e-3, exchanged=0.1).train_model()
     return folder
 
 
@@ -210,7 +203,7 @@ def test_what_cannot_be_trained_is_refused(
     tiny_encoder(tmp_path / "encoder")
     claim_file(tmp_path / "claims.jsonl", 60)
     with refusal(error):
-        train_verifier(config(tmp_path, **change(tmp_path)))
+        config(tmp_path, **change(tmp_path)).train_model()
 
 
 def test_another_base_is_refused(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
 from readers.extractive.training.data import load_examples, read_set
 from readers.extractive.training.finish import export_int8, gold_scores
 from readers.extractive.training.losses import teacher_loss
-from readers.extractive.training.recipe import reader_loss, train_reader
+from readers.extractive.training.recipe import reader_loss
 from readers.extractive.training.teacher import Teacher
 from tests.tiny_reader import (
     PIECES,
@@ -133,11 +133,11 @@ def test_a_student_learns_from_questions_without_labels_what_its_teacher_says(
         "encoder": str(tiny_encoder(tmp_path / "encoder")),
         "selection_weight": 0.1,
     }
-    values["teacher"] = str(train_reader(ReaderTrainConfig(**values)))
+    values["teacher"] = str(ReaderTrainConfig(**values).train_model())
     values |= {"train": [{"questions": results, "labelled": False}], "teacher_weight": 1.0}
     values |= {"encoder": str(tiny_encoder(tmp_path / "other", seed=5)), "out": tmp_path / "out"}
     config = ReaderTrainConfig(**values)
-    student = ExtractiveReader.load(train_reader(config))
+    student = ExtractiveReader.load(config.train_model())
     examples = read_set(TrainingSet(questions=tiny_squad(tmp_path / "unseen.json", 12, 1)))
     assert gold_scores(student, examples)["em"] >= 80.0
     losses = read_metrics(tmp_path / "out" / "metrics.jsonl")

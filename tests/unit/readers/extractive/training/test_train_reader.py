@@ -10,7 +10,6 @@ import pytest
 from rag.core.types import AnswerSet, Passage
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.training.config import ReaderTrainConfig
-from readers.extractive.training.recipe import train_reader
 from tests.support.reading import read_one
 from tests.support.training import falls, figures_of
 from tests.tiny_reader import TINY_TRAINING, tiny_encoder, tiny_squad
@@ -41,7 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "answer_types": True,
         "selection_weight": 0.1,
     }
-    train_reader(ReaderTrainConfig(**values))
+    ReaderTrainConfig(**values).train_model()
     return folder
 
 
@@ -88,6 +87,6 @@ def test_dpr_s_objective_learns_from_answers_alone(tmp_path: Path) -> None:
         normalisation="passage",
         selection_weight=0.5,
     )
-    reader = ExtractiveReader.load(train_reader(config))
+    reader = ExtractiveReader.load(config.train_model())
     assert reader.settings.select
     read_rightly(reader)
