@@ -101,7 +101,7 @@ class EmbeddingShards:
         shards = []
         for shard in layout.shards():
             path = folder / shard_name(shard)
-            values = load_npy(path, dtype=layout.dtype, shape=layout.shape(shard))
+            values = load_npy(path, dtype=np.dtype(layout.dtype).type, shape=layout.shape(shard))
             _advise(values, "MADV_RANDOM")  # `blocks` says otherwise when it reads a whole shard
             shards.append(values)
         return cls(folder, layout, shards)

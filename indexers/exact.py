@@ -190,10 +190,7 @@ def _nearest(
     """
     if mask is None:
         count = min(count, len(vectors))
-        best: tuple[Float32, Int64] = faiss.knn(
-            queries, vectors, count, metric=faiss.METRIC_INNER_PRODUCT
-        )
-        return best
+        return faiss.knn(queries, vectors, count, metric=faiss.METRIC_INNER_PRODUCT)
     count = min(count, int(mask.sum()))
     if len(queries) >= _MIN_QUERIES_TO_COPY:
         allowed = np.flatnonzero(mask)

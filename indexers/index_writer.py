@@ -146,8 +146,7 @@ class _LazyEncoder:
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """See `PassageEncoder`."""
-        vectors: Float32 = self._encoder.encode_passages(titles, texts)
-        return vectors
+        return self._encoder.encode_passages(titles, texts)
 
     def reporting(self, done: Callable[[int], None]) -> PassageEncoder:
         """See `ReportsProgress`; an encoder that reports none is returned as it is."""
@@ -156,8 +155,7 @@ class _LazyEncoder:
 
     def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> TokenVectors:
         """See `TokenEncoder`."""
-        vectors: TokenVectors = self._encoder.passage_tokens(titles, texts)
-        return vectors
+        return self._encoder.passage_tokens(titles, texts)
 
 
 def update_index(
@@ -207,7 +205,7 @@ def write_index(
     settings: BuildSettings | None = None,
     encoder: Encoder | None = None,
     start_from: Index | None = None,
-    source: Mapping[str, Any] | None = None,
+    source: Mapping[str, object] | None = None,
     overwrite: bool = False,
     max_deleted_share: float = 1.0,
     encode: EncodesCorpus = encode_corpus,
@@ -304,7 +302,7 @@ class _IndexWriter:
     def write(
         self,
         content: Iterable[Change] | None,
-        source: Mapping[str, Any] | None,
+        source: Mapping[str, object] | None,
         max_deleted_share: float,
         encode: EncodesCorpus,
         language: str | None,
@@ -409,7 +407,7 @@ class _IndexWriter:
     def _write_passages(
         self,
         content: Iterable[Change],
-        source: Mapping[str, Any] | None,
+        source: Mapping[str, object] | None,
         max_deleted_share: float,
     ) -> None:
         """Store passages and documents; if they are stored and no source identifies them, compare."""

@@ -155,8 +155,8 @@ class BuildLedger:
     def make(
         self,
         name: StageName,
-        inputs: Mapping[str, Any],
-        write: Callable[[Path], Mapping[str, Any]],
+        inputs: Mapping[str, object],
+        write: Callable[[Path], Mapping[str, object]],
     ) -> None:
         """Make a stage, unless it is finished with these inputs.
 
@@ -273,7 +273,7 @@ def remove_unused(directory: Path) -> None:
     current = read_manifest(directory).get("data")
     if current is None:
         return
-    (directory / current / _STATE_NAME).unlink(missing_ok=True)
+    (directory / str(current) / _STATE_NAME).unlink(missing_ok=True)
     for folder in directory.glob(f"{DATA_PREFIX}*"):
         if folder.name != current and not _is_in_use(folder):
             shutil.rmtree(folder)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer, ValidationError
 
@@ -25,6 +25,13 @@ _Settings = Annotated[
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Source(TypedDict, total=False):
+    """How a corpus was read and cut; empty for passages from Python."""
+
+    files: list[object]
+    options: dict[str, Any]
 
 
 class StoredFile(_Record):
@@ -85,7 +92,7 @@ class Manifest(_Record):
         """
         values = read_manifest(directory)
         path = directory / MANIFEST_NAME
-        if values.pop("format_version") < NEWEST_VERSION:
+        if values.pop("format_version") != NEWEST_VERSION:
             raise MismatchedArtifactError(
                 f"{directory} was written by an earlier version of this program",
                 hint=f"build it again: rag index CORPUS --out {directory} --overwrite",
@@ -107,9 +114,9 @@ class Manifest(_Record):
         atomic_write_json(directory / MANIFEST_NAME, values)
 
     @property
-    def source(self) -> dict[str, Any]:
-        """How the corpus was read and cut ("files", "options"); empty for passages from Python."""
-        return self.stage("passages").inputs["source"] or {}
+    def source(self) -> Source:
+        """How the corpus was read and cut."""
+        return self.stage("passages").inputs["source"] or Source()
 
     @property
     def files(self) -> dict[str, StoredFile]:

@@ -118,7 +118,7 @@ class TokenShards:
                 f"{lengths} counts {starts[-1]} tokens, expected {tokens}", hint="rebuild the index"
             )
         return _MappedShard(
-            load_npy(codes, dtype=code_dtype(self.info.centroids), shape=(tokens,)),
+            load_npy(codes, dtype=code_dtype(self.info.centroids).type, shape=(tokens,)),
             load_npy(residuals, dtype=np.uint8, shape=(tokens, self.codec.packed_bytes)),
             starts,
         )

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from pydantic import BaseModel
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from indexers.index_writer import WriteReport
     from indexers.protocols import EncoderIdentity, PassageEncoder
     from rag.rounds.config import RoundsOptions
+    from rag.rounds.rounds import Round
     from rag.updates import Corpus
 
 _log = get_logger(__name__)
@@ -299,7 +300,7 @@ def train_rounds(
     config: str | Path | None = None,
     training: Mapping[str, Setting] | None = None,
     **settings: Unpack[RoundsOptions],
-) -> list[dict[str, Any]]:
+) -> list[Round]:
     """Train a retriever in rounds of searching, labelling and training: the function of `rag
     rounds`.
 

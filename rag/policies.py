@@ -15,14 +15,7 @@ from itertools import zip_longest
 
 from rag.core.errors import ConfigError, ReaderError
 from rag.core.log import get_logger
-from rag.core.types import (
-    AnswerSet,
-    Hit,
-    Passage,
-    PolicyName,
-    RankedPassages,
-    SearchResult,
-)
+from rag.core.types import AnswerSet, Hit, Passage, PolicyName, RankedPassages, SearchResult
 from rag.data.languages import ENGLISH
 from rag.data.records import fault_of_question
 from readers.llm.prompt import fence_passages
@@ -208,10 +201,7 @@ class SearchAgain(Policy):
 
 def _ask_what_to_search(question: str, passages: Sequence[Passage]) -> list[dict[str, str]]:
     task, content = fence_passages(question, passages)
-    return [
-        {"role": "system", "content": task + _TASK},
-        {"role": "user", "content": content},
-    ]
+    return [{"role": "system", "content": task + _TASK}, {"role": "user", "content": content}]
 
 
 def merge_in_turn(lists: Sequence[RankedPassages]) -> RankedPassages:

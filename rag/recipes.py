@@ -185,9 +185,7 @@ def run(config: TrainConfig, **encoding: EncodesCorpus) -> Path:
 
 
 def read_config(
-    kind: type[ConfigT],
-    source: str | Path | None,
-    overrides: Mapping[str, object],
+    kind: type[ConfigT], source: str | Path | None, overrides: Mapping[str, object]
 ) -> ConfigT:
     """A recipe's configuration from file, options and overrides, see `load_config`.
 

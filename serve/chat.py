@@ -340,7 +340,7 @@ async def _events(reply: _ReplyMaker, parts: AsyncIterator[str | Completion]) ->
     }
     options = reply.body.stream_options or {}
 
-    def event(delta: dict[str, str], reason: str | None = None, **more: Any) -> str:
+    def event(delta: dict[str, str], reason: str | None = None, **more: object) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
         return f"data: {json.dumps({**first, 'choices': [choice], **more})}\n\n"
 

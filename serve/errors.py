@@ -7,12 +7,13 @@ The last two are for OpenAI's clients, which expect them.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import Counter
 from pydantic import BaseModel
+from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
@@ -171,7 +172,7 @@ def _from_validation(request: Request, error: RequestValidationError) -> ApiErro
     return invalid_request("; ".join(problems), hint)
 
 
-def describe(problem: Mapping[str, Any]) -> str:
+def describe(problem: ErrorDetails) -> str:
     """Describe a validation problem in words, without the input that caused it."""
     place = ".".join(str(part)[:40] for part in problem["loc"] if part != "body")
     if problem["type"] == "json_invalid":

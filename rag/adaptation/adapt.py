@@ -5,7 +5,6 @@ train.
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from indexers.index import Index
 from rag.adaptation.questions import MadeQuestion, make_questions
@@ -38,7 +37,7 @@ def adapt(
     out: str | Path,
     *,
     config: str | Path | None = None,
-    training: Mapping[str, Any] | None = None,
+    training: Mapping[str, object] | None = None,
     questions: int = 2000,
     seed: int = DEFAULT_SEED,
 ) -> Path:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,9 +14,7 @@ from rag.bench.report import Report
 from rag.core.types import AnswerSet, Question
 from rag.data.text import exact_match
 from rag.metrics.significance import bootstrap
-
-if TYPE_CHECKING:
-    from readers.protocols import Reader, ReadRequest
+from readers.protocols import Reader, ReadRequest
 
 _Timings = Timings[list[AnswerSet]]
 
@@ -44,8 +41,7 @@ def run_read_benchmark(
         efforts: Efforts that the reader knows; the others are compared with the first.
         top_k: Passages per question.
         batch_size: Questions per batch; 1: no batches.
-        precision: auto, fp32, bf16 or int8, for this system's reader; several are measured side by
-            side.
+        precision: auto, fp32, bf16 or int8; several are measured side by side.
 
     Raises:
         ConfigError: the reader does not know an effort, or is not an extractive one.
@@ -53,7 +49,6 @@ def run_read_benchmark(
     from rag.data.questions import draw_sample, read_questions
     from rag.pipeline import Pipeline
     from readers.open import open_reader
-    from readers.protocols import ReadRequest
 
     drawn = draw_sample(read_questions(questions), sample, 0)
     with Pipeline.open(index, retriever=retriever, reader=False) as pipeline:

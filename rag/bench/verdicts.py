@@ -69,7 +69,8 @@ def figures(claims: Sequence[Claim], probabilities: Probabilities) -> list[str]:
         predicted.append(label)
         confidences.append(confidence)
     right = [float(one == other) for one, other in zip(labels, predicted, strict=True)]
-    calibration = measure_calibration(confidences, right) or {}
+    calibration = measure_calibration(confidences, right)
+    assert calibration is not None, "there are claims"
     return [
         str(len(claims)),
         _percent(bootstrap(right)),

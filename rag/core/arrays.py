@@ -3,11 +3,11 @@ unpickled.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.lib.format import open_memmap
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from rag.core.errors import ArtifactError
 from rag.core.files import atomic_path
@@ -17,6 +17,7 @@ Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
+ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 
 def ranges(starts: Int64 | int, lengths: Int64) -> Int64:
@@ -30,17 +31,18 @@ def ranges(starts: Int64 | int, lengths: Int64) -> Int64:
         ([0, 1, 0, 1, 2], [5, 6, 9])
     """
     before: Int64 = np.cumsum(lengths) - lengths
-    numbers: Int64 = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
-    return numbers
+    return np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
 
 
-def save_npy(path: Path, values: NDArray[Any]) -> None:
+def save_npy(path: Path, values: ArrayLike) -> None:
     """Write `values` atomically as `.npy`."""
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
         np.save(file, np.ascontiguousarray(values), allow_pickle=False)
 
 
-def load_npy(path: Path, *, dtype: DTypeLike, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
+def load_npy(
+    path: Path, *, dtype: type[ScalarT], shape: tuple[int, ...] | None = None
+) -> NDArray[ScalarT]:
     """Map a `.npy` file read-only and check its header.
 
     Args:
@@ -51,8 +53,8 @@ def load_npy(path: Path, *, dtype: DTypeLike, shape: tuple[int, ...] | None = No
             of another shape or type.
     """
     try:
-        mapped: Any = open_memmap(path, mode="r")
-        if mapped.dtype != np.dtype(dtype) or (shape is not None and mapped.shape != shape):
+        mapped = open_memmap(path, mode="r")
+        if mapped.dtype != dtype or shape not in (None, mapped.shape):
             raise ValueError(
                 f"holds {mapped.dtype} {mapped.shape}, expected {np.dtype(dtype)} {shape or ''}"
             )

@@ -152,7 +152,7 @@ def atomic_write_text(path: str | Path, text: str, errors: str = "strict") -> No
         temporary.write_bytes(text.encode("utf-8", errors))
 
 
-def atomic_write_json(path: str | Path, value: Any) -> None:
+def atomic_write_json(path: str | Path, value: object) -> None:
     """Write JSON atomically: indented, sorted keys, UTF-8, a newline at the end."""
     text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
     # The name of a file that is not UTF-8 has surrogates, whose form with a backslash is also
@@ -170,7 +170,7 @@ def read_json(path: str | Path) -> Any:
         raise DataError(f"{path}: not valid JSON ({error})") from error
 
 
-def records_of_journal(path: Path, key: str = "id") -> Iterator[dict[str, Any]]:
+def records_of_journal(path: Path, key: str = "id") -> Iterator[dict[str, object]]:
     """Records, each with this key, of a JSONL file that grows by a line at a time.
 
     A torn last line, left by a killed run, is cut off once all records are read.
@@ -206,7 +206,7 @@ def sha256_file(path: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def fingerprint(value: Any) -> str:
+def fingerprint(value: object) -> str:
     """Hex sha256 of a JSON value, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 

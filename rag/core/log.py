@@ -77,13 +77,7 @@ class Progress(tqdm):  # type: ignore[misc]  # tqdm has no types
     """
 
     def __init__(
-        self,
-        total: int | None,
-        unit: str,
-        label: str,
-        *,
-        initial: int = 0,
-        silent: bool = False,
+        self, total: int | None, unit: str, label: str, *, initial: int = 0, silent: bool = False
     ) -> None:
         shown: dict[str, Any] = {"file": sys.stderr, "smoothing": 0.05, "dynamic_ncols": True}
         if not sys.stderr.isatty():

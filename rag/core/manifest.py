@@ -41,7 +41,7 @@ def is_index(folder: Path) -> bool:
     return os.path.isfile(folder / ".lock") and holds
 
 
-def read_manifest(directory: str | Path) -> dict[str, Any]:
+def read_manifest(directory: str | Path) -> dict[str, object]:
     """Read and check `manifest.json`.
 
     Raises:
@@ -84,7 +84,7 @@ def index_version(directory: str | Path) -> str:
 
 
 def claim(
-    path: Path, values: Mapping[str, Any], what: str, *, hint: str, free: Collection[str] = ()
+    path: Path, values: Mapping[str, object], what: str, *, hint: str, free: Collection[str] = ()
 ) -> None:
     """Record in the JSON file `path` the values that decide the content of its folder, or check
     them.
@@ -105,7 +105,9 @@ def claim(
     atomic_write_json(path, values)
 
 
-def differences(before: Mapping[str, Any], after: Mapping[str, Any], *, prefix: str = "") -> str:
+def differences(
+    before: Mapping[str, object], after: Mapping[str, object], *, prefix: str = ""
+) -> str:
     """Describe for a message where two nested mappings differ; "" if they do not.
 
     Example:

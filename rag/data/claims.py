@@ -9,6 +9,7 @@ from typing import Any
 
 from rag.core.errors import DataError, QuestionError
 from rag.core.types import Claim, ClaimLabel, GoldSentence
+from rag.data.files.fields import is_strings
 from rag.data.files.rows import read_rows, refuse_bad
 from rag.data.metadata import is_list
 from rag.data.records import check_questions, fault_of_question, rows_of
@@ -182,7 +183,7 @@ def _claim_of(record: Mapping[str, Any], fallback_id: str) -> Claim:
         if "gold_evidence" in rest:
             title = rest.pop("wikipedia_page")
             stated = [sentence["text"] for sentence in rest.pop("gold_evidence")]
-        if is_list(stated) and all(isinstance(sentence, str) for sentence in stated):
+        if is_strings(stated):
             texts = stated
             gold_sets = [[GoldSentence(title, text=sentence) for sentence in texts]]
         else:

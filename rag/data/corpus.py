@@ -197,7 +197,7 @@ def fault_of(document: Document, seen: set[str]) -> BadRecord | None:
     return None
 
 
-def passages_of(texts: Any) -> list[Passage]:
+def passages_of(texts: object) -> list[Passage]:
     """Passages from Python objects.
 
     Args:

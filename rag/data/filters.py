@@ -123,7 +123,7 @@ Filter = tuple[Condition, ...]
 """Conditions that a passage must meet all; hashable, so that equal filters are evaluated once."""
 
 
-def parse_filter(fields: Mapping[str, Any] | Filter | None) -> Filter | None:
+def parse_filter(fields: Mapping[str, object] | Filter | None) -> Filter | None:
     """Check a filter as JSON writes it; None, and a filter without conditions, select everything.
 
     A field has a value, a list of values of which any may match, or an object of bounds (gte, gt,

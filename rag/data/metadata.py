@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.ASCII | re.IGNORE
 METADATA_HINT = 'an example is {"year": 2020, "tags": ["guide", "linux"]}'
 
 
-def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
+def metadata_of_fields(fields: Mapping[str, object]) -> Metadata:
     """The metadata of a document; fields without a value are left out, dates become text.
 
     Raises:
@@ -104,7 +104,7 @@ def has_value(value: object) -> bool:
     return value not in (None, "", [])
 
 
-def is_list(value: object) -> TypeGuard[Sequence[Any]]:
+def is_list(value: object) -> TypeGuard[Sequence[object]]:
     """Whether a value is a sequence of several, not text."""
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 

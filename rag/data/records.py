@@ -136,7 +136,7 @@ def check_questions(questions: Iterable[str], top_k: int, n_best: int = 1) -> li
     return checked
 
 
-def fault_of_question(text: Any) -> str:
+def fault_of_question(text: object) -> str:
     """Why this cannot be a question, to follow "the question"; "" if it can."""
     if not isinstance(text, str):
         return f"is not text, found {type(text).__name__} {text!r:.40}"

@@ -108,7 +108,7 @@ def run_evaluation(
         finish(folder, {**header, **figures}, command)
 
 
-def finish(folder: Path, metrics: Mapping[str, Any], command: str) -> None:
+def finish(folder: Path, metrics: Mapping[str, object], command: str) -> None:
     """Write the figures, with which an evaluation is finished, and how they came about."""
     versions = {"python": platform.python_version(), "platform": platform.platform()}
     for name in _PACKAGES:
@@ -123,7 +123,7 @@ def finish(folder: Path, metrics: Mapping[str, Any], command: str) -> None:
     (folder / _STATE_NAME).unlink(missing_ok=True)
 
 
-def write_state(folder: Path, state: Mapping[str, Any]) -> None:
+def write_state(folder: Path, state: Mapping[str, object]) -> None:
     """Write the header, by which an evaluation is continued, before its first record."""
     if not (folder / _STATE_NAME).exists():
         atomic_write_json(folder / _STATE_NAME, state)
@@ -187,7 +187,7 @@ def settings_header(settings: EvaluationSettings, source: QuestionSource) -> dic
     }
 
 
-def check_folder(folder: Path, header: Mapping[str, Any]) -> bool:
+def check_folder(folder: Path, header: Mapping[str, object]) -> bool:
     """Refuse a folder that holds anything but this evaluation; return whether it is finished.
 
     Args:

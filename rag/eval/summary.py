@@ -102,7 +102,7 @@ def _intervals(columns: Mapping[str, Float64], settings: EvaluationSettings) -> 
     }
 
 
-def _accuracy_curve(ranks: Float64, deepest: int) -> list[dict[str, Any]]:
+def _accuracy_curve(ranks: Float64, deepest: int) -> list[dict[str, float]]:
     """Accuracy at up to 40 cut-offs between 1 and the deepest hit, evenly spaced on a logarithmic
     axis.
     """

@@ -32,7 +32,7 @@ class RagRetriever(BaseRetriever):
     options: Mapping[str, Any] = {}
     _pipeline: Pipeline = PrivateAttr()
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         """Open the index."""
         self._pipeline = Pipeline.open(self.index, reads=False, **self.options)
 

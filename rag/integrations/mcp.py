@@ -90,51 +90,18 @@ def create_mcp_server(
         MissingDependencyError: the package `mcp` is not installed.
     """
     require("mcp.server.mcpserver", extra="mcp")
-    from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
     from mcp.server.mcpserver.resources import ResourceSecurity
     from mcp_types import ToolAnnotations
 
-    class Server(MCPServer):
-        """Says what is wrong with a call in words."""
-
-        async def call_tool(
-            self, name: str, arguments: dict[str, Any], context: Any = None
-        ) -> CallToolResult | InputRequiredResult:
-            try:
-                return await super().call_tool(name, arguments, context)
-            except ToolError as error:
-                cause = error.__cause__
-                if isinstance(cause, RagError):
-                    # The text of another exception is not for the model; these are written for it.
-                    raise ToolError(f"Error executing tool {name}: {cause}") from cause
-                if not isinstance(cause, ValidationError):
-                    raise
-                first = cause.errors()[0]
-                wrong = f"{first['loc'][-1]!r} is {'missing' if first['type'] == 'missing' else 'no text'}"
-                raise ToolError(f"{name}: {wrong}, expected text") from error
-
-    server = Server(
-        "openqa-rag",
-        title="Ask the corpus",
-        instructions=_INSTRUCTIONS,
-        version=__version__,
-        log_level="WARNING",
-    )
+    server = _wording_server()
     only_reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
 
     @server.tool(annotations=only_reads)
     def search(query: str) -> SearchResults:
         """Find passages for a question or a few words, best first; `fetch` returns one in full."""
-        results = [
-            SearchResult(
-                id=passage.id,
-                title=passage.title or passage.id,
-                url=_link(passage),
-                text=passage.text[:snippet_chars],
-            )
-            for _, passage in pipeline.retrieve(query, top_k)
-        ]
+        found = pipeline.retrieve(query, top_k)
+        results = [_result(passage, snippet_chars) for _, passage in found]
         return SearchResults(results=results)
 
     @server.tool(annotations=only_reads)
@@ -166,6 +133,46 @@ def create_mcp_server(
         return f"{content.title}\n\n{content.text}" if content.title else content.text
 
     return server
+
+
+def _result(passage: Passage, snippet_chars: int) -> SearchResult:
+    return SearchResult(
+        id=passage.id,
+        title=passage.title or passage.id,
+        url=_link(passage),
+        text=passage.text[:snippet_chars],
+    )
+
+
+def _wording_server() -> MCPServer:
+    """A server without tools, which says what is wrong with a call in words."""
+    from mcp.server import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    class Server(MCPServer):
+        async def call_tool(
+            self, name: str, arguments: dict[str, object], context: Any = None
+        ) -> CallToolResult | InputRequiredResult:
+            try:
+                return await super().call_tool(name, arguments, context)
+            except ToolError as error:
+                cause = error.__cause__
+                if isinstance(cause, RagError):
+                    # The text of another exception is not for the model; these are written for it.
+                    raise ToolError(f"Error executing tool {name}: {cause}") from cause
+                if not isinstance(cause, ValidationError):
+                    raise
+                first = cause.errors()[0]
+                wrong = f"{first['loc'][-1]!r} is {'missing' if first['type'] == 'missing' else 'no text'}"
+                raise ToolError(f"{name}: {wrong}, expected text") from error
+
+    return Server(
+        "openqa-rag",
+        title="Ask the corpus",
+        instructions=_INSTRUCTIONS,
+        version=__version__,
+        log_level="WARNING",
+    )
 
 
 def _link(passage: Passage) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TRAINED = "trained"
 
 
-class LiveIndexConfig(RefreshedConfig, BiEncoderConfig):
+class LiveIndexConfig(BiEncoderConfig, RefreshedConfig):
     """Settings of recipes that retrieve from an index while its encoder trains on.
 
     Attributes:

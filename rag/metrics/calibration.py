@@ -1,6 +1,6 @@
 """How well confidences match accuracy."""
 
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -8,9 +8,24 @@ import numpy.typing as npt
 from rag.core.errors import DataError
 
 
+class Reliability(TypedDict):
+    """How confidences and accuracy agree.
+
+    Attributes:
+        ece: expected calibration error: the mean gap between confidence and accuracy weighted by
+            bin size.
+        bins: of the non-empty ones, by rising confidence, low and high edge, n, mean confidence and
+            accuracy.
+    """
+
+    ece: float
+    n: int
+    bins: list[dict[str, float]]
+
+
 def measure_calibration(
     confidences: npt.ArrayLike, correct: npt.ArrayLike, *, bins: int = 15
-) -> dict[str, Any] | None:
+) -> Reliability | None:
     """Reliability curve and ECE.
 
     Args:
@@ -19,9 +34,7 @@ def measure_calibration(
         bins: number of bins of equal width; a confidence on an edge belongs to the bin below it.
 
     Returns:
-        "ece", expected calibration error: the mean gap between confidence and accuracy weighted by
-        bin size; "n"; and "bins": of the non-empty ones, by rising confidence, low and high edge,
-        n, mean confidence and accuracy. None if no prediction is left.
+        None if no prediction is left.
 
     Example:
         >>> result = measure_calibration([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0], bins=10)

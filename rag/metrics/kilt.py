@@ -5,12 +5,11 @@ Source: Petroni et al., KILT, NAACL 2021, section 4.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from rag.data.text import exact_match, f1
 
 
-def evidence_sets(provenance: Iterable[Iterable[Mapping[str, Any]]]) -> list[frozenset[str]]:
+def evidence_sets(provenance: Iterable[Iterable[Mapping[str, object]]]) -> list[frozenset[str]]:
     """Distinct non-empty sets of page ids that support an answer, of places `{wikipedia_id, …}`."""
     sets: dict[frozenset[str], None] = {}
     for places in provenance:

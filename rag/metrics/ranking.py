@@ -4,7 +4,6 @@ question.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +40,9 @@ def rank_figures(ranks: Sequence[int | None], ks: Iterable[int]) -> dict[str, Fl
 
 
 def average_rank(
-    questions: npt.NDArray[Any], passages: npt.NDArray[Any], positives: Sequence[Sequence[int]]
+    questions: npt.NDArray[np.floating],
+    passages: npt.NDArray[np.floating],
+    positives: Sequence[Sequence[int]],
 ) -> float:
     """Mean number of pool passages that score above the gold one, those that tie with it counting
     half.

@@ -54,7 +54,7 @@ class Interval:
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Interval:
+    def from_json(cls, values: Mapping[str, float | None]) -> Interval:
         """Inverse of `to_json`."""
         numbers: dict[str, Any] = {name: np.nan if v is None else v for name, v in values.items()}
         return cls(**numbers)

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from indexers.index import Index
 from indexers.index_writer import write_index
@@ -45,16 +45,27 @@ from retrievers.training.bi_encoder import start_from_index
 from retrievers.training.config import BiEncoderConfig
 
 
-def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str, Any]]:
+class Round(TypedDict):
+    """A round of training; number 0 is the start.
+
+    Attributes:
+        figures: held-out figures in percent: an answer in the first k passages.
+        facts: counts of its examples, and what was searched.
+    """
+
+    round: int
+    figures: dict[str, float]
+    facts: dict[str, object]
+
+
+def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[Round]:
     """Train round by round, or go on with the rounds in `config.out` behind what is finished.
 
     Args:
         training: training settings of every round's retriever; their paths are set here.
 
     Returns:
-        A row per round, 0 for the start: "round", held-out "figures" in percent (an answer in the
-        first k passages), and "facts", counts of its examples. Also in `OUT/rounds.json`, with the
-        best encoder.
+        All rounds and the start, which are also in `OUT/rounds.json`, with the best encoder.
 
     Raises:
         ConfigError: the held-out questions are a test set, or the reader or the training cannot
@@ -76,11 +87,11 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
     # From the encoder of the first index, unless it names another.
     started = start_from_index(training.replaced(index=config.index))
     training = started.replaced(index=training.index)
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "encoder": identity.name if identity else "",
         "training starts from": training.question_encoder or EMBEDDED_ENCODER_NAMES[0],
     }
-    rows: list[dict[str, Any]] = []
+    rows: list[Round] = []
     # Nothing is written before the inputs are known to be right.
     with directory_lock(config.out):
         _claim(config, training)
@@ -124,7 +135,7 @@ def _measure(
     }
 
 
-def _write_rows(out: Path, rows: Sequence[dict[str, Any]]) -> None:
+def _write_rows(out: Path, rows: Sequence[Round]) -> None:
     """Write the rounds so far, with the best of them and its encoder."""
     best = max(rows, key=lambda row: row["figures"]["top20"])["round"]
     encoder = str(out / f"round-{best}" / "retriever" / "encoder") if best else None
@@ -148,7 +159,7 @@ def _claim(config: RoundsConfig, training: BiEncoderConfig) -> None:
     )
 
 
-def _examples(config: RoundsConfig, judge: Judge | None, folder: Path) -> dict[str, Any]:
+def _examples(config: RoundsConfig, judge: Judge | None, folder: Path) -> dict[str, object]:
     """Write examples of what was retrieved, scored by a reader or labelled by answers; their
     counts.
     """

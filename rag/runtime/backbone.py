@@ -171,14 +171,14 @@ def load_backbone(
     return model.train(train)
 
 
-def attention_for(config: Any, device: str = "cpu") -> str | None:
+def attention_for(config: PreTrainedConfig, device: str = "cpu") -> str | None:
     """Name of the attention that trains fastest on `device`, for `attn_implementation`; None: the
     default.
     """
     return "eager" if device == "cpu" and config.model_type in _PLAIN_ATTENTION else None
 
 
-def set_dropout(config: Any, dropout: float | None) -> None:
+def set_dropout(config: PreTrainedConfig, dropout: float | None) -> None:
     """Replace a configuration's dropout probabilities, but for those of activations and heads that
     are 0.
     """
@@ -190,7 +190,12 @@ def set_dropout(config: Any, dropout: float | None) -> None:
 
 
 def load_network(
-    auto_class: Any, folder: Path, config: Any, *, headless: bool = False, **options: Any
+    auto_class: Any,
+    folder: Path,
+    config: PreTrainedConfig,
+    *,
+    headless: bool = False,
+    **options: Any,
 ) -> tuple[PreTrainedModel, list[str]]:
     """A network of transformers with all weights of a folder, in evaluation mode.
 
@@ -231,7 +236,7 @@ def load_network(
 
 def check_names(
     folder: Path,
-    network: Any,
+    network: PreTrainedModel,
     missing: Iterable[str],
     unexpected: Iterable[str],
     *,
@@ -297,7 +302,7 @@ def refuse_missing(folder: Path, names: Sequence[str]) -> None:
     )
 
 
-def reset_layers(model: Any, count: int, seed: int) -> None:
+def reset_layers(model: torch.nn.Module, count: int, seed: int) -> None:
     """Give the upper `count` layers of an encoder random weights, as before any training."""
     stacks = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
     layers = list(max(stacks, key=len, default=[]))
@@ -315,23 +320,24 @@ def reset_layers(model: Any, count: int, seed: int) -> None:
                     tensor.fill_(0.0 if name.endswith("bias") else 1.0)
 
 
-def has_segments(config: Any) -> bool:
+def has_segments(config: PreTrainedConfig) -> bool:
     """Whether the model distinguishes first and second segments."""
     return int(getattr(config, "type_vocab_size", 0) or 0) > 1
 
 
 def run_backbone(
-    model: Any, ids: Tensor, mask: Tensor, types: Tensor | None = None, **options: Any
-) -> Any:
-    """Output of the model for padded token ids; its first item is the last hidden states (n, L, H).
+    model: PreTrainedModel, ids: Tensor, mask: Tensor, types: Tensor | None = None
+) -> Tensor:
+    """The model's last hidden states (n, L, H) for padded token ids.
 
     Args:
         ids, mask: (n, L) int64; the mask is 1 on tokens, 0 on padding.
         types: (n, L) int64 segments; left out where the model has none.
     """
+    options = {}
     if types is not None and has_segments(model.config):
         options["token_type_ids"] = types
-    return model(input_ids=ids, attention_mask=mask, **options)
+    return model(input_ids=ids, attention_mask=mask, **options)[0]
 
 
 def pad(texts: Sequence[Any], pad_id: int) -> tuple[Tensor, Tensor]:

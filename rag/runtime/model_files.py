@@ -21,6 +21,7 @@ from rag.core.files import read_json, sha256_file
 from rag.runtime.tensor_files import COPY, file_shapes, file_tensors
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
@@ -338,19 +339,16 @@ def add_difference(base: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> 
     return state
 
 
-def read_tensors(place: Path, prefix: str = "", *, framework: str = "pt") -> dict[str, Any]:
+def read_tensors(place: Path, prefix: str = "") -> dict[str, Tensor]:
     """The tensors of a weights file, or of all of a folder, whose names begin with `prefix`.
-
-    Args:
-        framework: "pt" or "numpy".
 
     Raises:
         ArtifactError: a file is missing or damaged, or holds something else than tensors.
     """
-    tensors: dict[str, Any] = {}
+    tensors: dict[str, Tensor] = {}
     place, _ = whole_model(place)
     for file in weight_files(place) if place.is_dir() else [place]:
-        tensors |= file_tensors(file, prefix, framework=framework)
+        tensors |= file_tensors(file, prefix)
     return tensors
 
 
@@ -362,7 +360,7 @@ def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def folder_tokenizer(folder: Path) -> Any:
+def folder_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer of a model folder, without padding and truncation.
 
     It is read from tokenizer.json, or else built from the folder's vocabulary as transformers
@@ -416,8 +414,8 @@ def transformers_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         raise ArtifactError(
             f"{folder}: its tokenizer cannot be opened ({error})", hint=COPY
         ) from error
-    stated = getattr(tokenizer, "vocab_files_names", {})
-    names = [name for kind, name in stated.items() if kind != "tokenizer_file"]
+    files_of = tokenizer.vocab_files_names
+    names = [name for kind, name in files_of.items() if kind != "tokenizer_file"]
     is_there = any((folder / name).is_file() for name in names)
     if files[0].name != _TOKENIZER and not is_there:
         raise _no_tokenizer(folder, f"{_TOKENIZER} or {' and '.join(names)}")
@@ -464,7 +462,7 @@ def copy_tokenizer(folder: Path, target: Path) -> None:
         folder_tokenizer(folder).save(str(target))
 
 
-def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a tokenizer of transformers, without the length and padding that it was last called
     with.
     """
@@ -475,7 +473,7 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def chat_frame(tokenizer: Any, plain_end: str) -> tuple[str, str]:
+def chat_frame(tokenizer: PreTrainedTokenizerBase, plain_end: str) -> tuple[str, str]:
     """The text of a chat template before and after a user's message, up to where the reply begins.
 
     Args:
@@ -488,7 +486,7 @@ def chat_frame(tokenizer: Any, plain_end: str) -> tuple[str, str]:
         >>> chat_frame(Plain(), "Answer:")
         ('', 'Answer:')
     """
-    if not getattr(tokenizer, "chat_template", None):
+    if not tokenizer.chat_template:
         return "", plain_end
     made = tokenizer.apply_chat_template(
         [{"role": "user", "content": _CONTENT}], add_generation_prompt=True, tokenize=False

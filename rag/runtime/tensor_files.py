@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rag.core.errors import ArtifactError
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
 COPY = "copy or download it again"
@@ -23,24 +24,26 @@ _TENSORS_ALONE = (
 )
 
 
-def file_tensors(file: Path, prefix: str = "", *, framework: str = "pt") -> dict[str, Any]:
+def file_tensors(file: Path, prefix: str = "") -> dict[str, Tensor]:
     """The tensors of a file whose names begin with `prefix`, mapped from the file where possible.
-
-    Args:
-        framework: "pt" or "numpy".
 
     Raises:
         ArtifactError: the file is missing or damaged, or holds something else than tensors.
     """
     if file.suffix == ".bin":
         stored = _bin_tensors(file)
-        chosen = {name: tensor for name, tensor in stored.items() if name.startswith(prefix)}
-        if framework == "numpy":
-            return {name: tensor.float().numpy() for name, tensor in chosen.items()}
-        return chosen
-    with _opened(file, framework) as opened:
+        return {name: tensor for name, tensor in stored.items() if name.startswith(prefix)}
+    with _opened(file, "pt") as opened:
         names = [name for name in opened.keys() if name.startswith(prefix)]  # noqa: SIM118
         return {name: opened.get_tensor(name) for name in names}
+
+
+def file_arrays(file: Path) -> dict[str, np.ndarray]:
+    """The tensors of a file as arrays, in a process that may have no torch; see `file_tensors`."""
+    if file.suffix == ".bin":
+        return {name: tensor.float().numpy() for name, tensor in _bin_tensors(file).items()}
+    with _opened(file, "numpy") as opened:
+        return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
 
 
 def file_shapes(file: Path) -> dict[str, tuple[int, ...]]:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rag.core.errors import MismatchedArtifactError, ResourceError
@@ -20,7 +21,7 @@ _LOOK_TIMEOUT_S = 120.0
 
 
 @contextmanager
-def connected(address: str) -> Iterator[Any]:
+def connected(address: str) -> Iterator[ModuleType]:
     """The module `ray`, connected to the cluster at `address` until the block ends; see
     `connect`.
     """
@@ -33,7 +34,7 @@ def connected(address: str) -> Iterator[Any]:
             ray.shutdown()
 
 
-def connect(address: str) -> Any:
+def connect(address: str) -> ModuleType:
     """The module `ray`, connected to a cluster; a connection of this process is used again.
 
     Args:
@@ -71,20 +72,20 @@ def _ray() -> Any:
     return require("ray", extra="ray")
 
 
-def on_node(node_id: str) -> Any:
+def on_node(node_id: str) -> object:
     """A scheduling strategy: this node and no other."""
     strategies = require("ray.util.scheduling_strategies", extra="ray")
     return strategies.NodeAffinitySchedulingStrategy(node_id, soft=False)
 
 
-def check_nodes(ray: Any, files: Sequence[Path]) -> list[dict[str, Any]]:
+def check_nodes(ray: ModuleType, files: Sequence[Path]) -> list[str]:
     """Look from every node at the installed packages, the code of this one, and `files`.
 
     Args:
         files: files of this machine that every node must see under the same path.
 
     Returns:
-        The nodes that answer, as `ray.nodes()` describes them, in a fixed order.
+        The ids of the nodes that answer and have a CPU, in a fixed order.
 
     Raises:
         MismatchedArtifactError: a node has other packages, or sees other files under these paths.
@@ -99,7 +100,7 @@ def check_nodes(ray: Any, files: Sequence[Path]) -> list[dict[str, Any]]:
             place = on_node(node["NodeID"])
             options = task.options(num_cpus=0, max_retries=0, scheduling_strategy=place)
             looks.append((node, options.remote(paths)))
-    answering = []
+    workers = []
     for node, look in looks:
         name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, node {node['NodeID'][:8]})"
         try:
@@ -121,8 +122,9 @@ def check_nodes(ray: Any, files: Sequence[Path]) -> list[dict[str, Any]]:
                     hint="install the same packages on every node (pip install -c constraints.txt "
                     f"'{DISTRIBUTION}[ray]'), and use a folder on a disk that all nodes share",
                 )
-        answering.append(node)
-    return answering
+        if node["Resources"].get("CPU"):
+            workers.append(node["NodeID"])
+    return workers
 
 
 def _facts(paths: Sequence[str]) -> dict[str, str]:

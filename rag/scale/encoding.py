@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from indexers import embeddings
@@ -42,7 +43,7 @@ def encoding_at(address: str | None) -> Iterator[dict[str, EncodesCorpus]]:
 
 
 def encode_on_cluster(
-    ray: Any,
+    ray: ModuleType,
     place: Path,
     passages: PassageStore,
     encoder: PassageEncoder,

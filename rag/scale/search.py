@@ -214,8 +214,7 @@ def open_sharded(directory: str | Path, address: str) -> Index:
                 f"{index.directory} cannot be searched in parts: its vectors are not of index type flat",
                 hint="build it anew with --index-type flat, or serve it without --ray",
             )
-        nodes = check_nodes(ray, [index.directory / MANIFEST_NAME])
-        workers = [node["NodeID"] for node in nodes if node["Resources"].get("CPU")]
+        workers = check_nodes(ray, [index.directory / MANIFEST_NAME])
         if not workers:
             raise ResourceError(
                 "the Ray cluster has no CPU", hint="add nodes: `ray start --address …`"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
-from typing import Any
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,8 @@ from rag.runtime.hardware import resolve_device
 
 # The others wait while one process validates.
 _TIMEOUT = timedelta(hours=12)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class World:
         for tensor in tensors if self.size > 1 else ():
             dist.broadcast(tensor, src=0)
 
-    def broadcast_object(self, value: Any) -> Any:
+    def broadcast_object(self, value: T) -> T:
         """The main process's `value` in every process."""
         from accelerate.utils import broadcast_object_list
 

@@ -107,11 +107,11 @@ class FitHooks:
         """
         return {}
 
-    def extra_state(self) -> Mapping[str, Any]:
+    def extra_state(self) -> Mapping[str, object]:
         """Further state for checkpoints: tensors, and JSON values."""
         return {}
 
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+    def load_extra_state(self, state: Mapping[str, object]) -> None:
         """Called with the state in the checkpoint, tensors on the CPU, when a run is resumed."""
 
     def on_checkpoint(self) -> None:

@@ -18,7 +18,7 @@ _MOST_STEPS = 20
 log = get_logger(__name__)
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path) -> list[dict[str, object]]:
     """Records of a metrics.jsonl; a torn last line is cut off."""
     return list(records_of_journal(path, key="step"))
 
@@ -57,7 +57,7 @@ class RunLog:
         step: int,
         sums: Mapping[str, float],
         means: Mapping[str, float],
-        values: Mapping[str, Any],
+        values: Mapping[str, float],
     ) -> None:
         """Count a step, and report the last ones if it is time to: every `every` steps and at the
         end.
@@ -91,13 +91,13 @@ class RunLog:
         if self._writes:
             log.info("step %d/%d%s%s", step, self._total, _shown(scores), note)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """State for a checkpoint, so that a resumed run reports the same losses as an undisturbed
         one.
         """
         return {"counters": self._counters, "sums": self._means}
 
-    def _write(self, record: Mapping[str, Any]) -> None:
+    def _write(self, record: Mapping[str, object]) -> None:
         if self._writes:
             with open(self._path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")

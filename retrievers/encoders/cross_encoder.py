@@ -252,8 +252,8 @@ class _PackedBase(torch.nn.Module):
         self,
         input_ids: Tensor,
         attention_mask: Tensor,
-        token_type_ids: Any = None,
-        **_: Any,
+        token_type_ids: Tensor | None = None,
+        **_: object,
     ) -> Any:
         """Hidden states (n, L, H), and BERT's pooled vector (n, H) where there is one."""
         from transformers.modeling_outputs import BaseModelOutputWithPooling

@@ -204,7 +204,7 @@ def _read_sentence_transformers(folder: Path, library: Mapping[str, Any]) -> Enc
     )
 
 
-def write_modules(folder: Path, modules: Mapping[str, str], library: Mapping[str, Any]) -> None:
+def write_modules(folder: Path, modules: Mapping[str, str], library: Mapping[str, object]) -> None:
     """Write what tells sentence-transformers how to read a folder.
 
     Args:

@@ -27,8 +27,7 @@ class Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """(…, out) from (…, in)."""
-        result: Tensor = getattr(nn, self.activation)()(super().forward(input))
-        return result
+        return getattr(nn, self.activation)()(super().forward(input))
 
 
 class Head(nn.Module):

@@ -27,7 +27,8 @@ from rag.core.errors import ArtifactError
 from rag.core.files import atomic_path, atomic_write_json
 from rag.core.log import get_logger
 from rag.core.types import Query
-from rag.runtime.model_files import copy_tokenizer, folder_tokenizer, model_folder, read_tensors
+from rag.runtime.model_files import copy_tokenizer, folder_tokenizer, model_folder, weight_files
+from rag.runtime.tensor_files import file_arrays
 from retrievers.encoders.base import Encoder
 from retrievers.encoders.folders import read_settings, write_modules
 from retrievers.encoders.settings import STATIC_LENGTH, findable_name, warn_of_guesses
@@ -206,7 +207,9 @@ def _read_vectors(folder: Path) -> Float32:
 
     model2vec's `mapping` says which row a token has, its `weights` by how much it counts.
     """
-    tensors = read_tensors(folder, framework="numpy")
+    tensors: dict[str, np.ndarray] = {}
+    for file in weight_files(folder):
+        tensors |= file_arrays(file)
     vectors = tensors.get("embedding.weight", tensors.get("embeddings"))
     if vectors is None or vectors.ndim != 2:
         raise ArtifactError(
@@ -214,9 +217,9 @@ def _read_vectors(folder: Path) -> Float32:
             "called embedding.weight (sentence-transformers) or embeddings (model2vec)",
             hint="give the folder of a static encoder",
         )
-    vectors = vectors.astype(np.float32)
+    rows = vectors.astype(np.float32)
     if "mapping" in tensors:
-        vectors = vectors[tensors["mapping"].astype(np.int64)]
+        rows = rows[tensors["mapping"].astype(np.int64)]
     if "weights" in tensors:
-        vectors *= tensors["weights"].astype(np.float32)[:, None]
-    return np.ascontiguousarray(vectors)
+        rows *= tensors["weights"].astype(np.float32)[:, None]
+    return np.ascontiguousarray(rows)

@@ -9,7 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, normalizers
+from tokenizers import AddedToken, Tokenizer, normalizers
 
 from rag.core.errors import ConfigError
 from rag.core.types import Passage, Query
@@ -200,25 +200,22 @@ class TextTokenizer:
         return token_ids
 
     def _encode(
-        self, tokenizer: Any, first: Sequence[str], second: Sequence[str] | None
+        self, tokenizer: Tokenizer, first: Sequence[str], second: Sequence[str] | None
     ) -> list[Any]:
         """Encodings of texts, or of pairs; a pair whose second segment is empty is one segment."""
         inputs: list[Any] = list(first)
         if second is not None:
             inputs = [(a, b) if b else a for a, b in zip(first, second, strict=True)]
-        encodings: list[Any] = tokenizer.encode_batch_fast(
-            inputs, add_special_tokens=self._has_special_tokens
-        )
-        return encodings
+        return tokenizer.encode_batch_fast(inputs, add_special_tokens=self._has_special_tokens)
 
 
-def _cutting_tokenizer(settings: EncoderSettings, limit: int) -> Any:
+def _cutting_tokenizer(settings: EncoderSettings, limit: int) -> Tokenizer:
     tokenizer = marked_tokenizer(settings)
     tokenizer.enable_truncation(limit, strategy="longest_first")
     return tokenizer
 
 
-def marked_tokenizer(settings: EncoderSettings) -> Any:
+def marked_tokenizer(settings: EncoderSettings) -> Tokenizer:
     """The tokenizer of an encoder, in which late interaction's markers stay whole."""
     tokenizer = open_tokenizer(settings.weights_dir)
     if settings.interaction is None or not settings.interaction.marked:
@@ -243,18 +240,19 @@ def mask_token(folder: Path) -> str:
     return str(tokenizer.id_to_token(mask_id(tokenizer)))
 
 
-def mask_id(tokenizer: Any) -> int:
+def mask_id(tokenizer: Tokenizer) -> int:
     """The mask token of a tokenizer."""
     for token in MASKS:
-        if tokenizer.token_to_id(token) is not None:
-            return int(tokenizer.token_to_id(token))
+        token_id = tokenizer.token_to_id(token)
+        if token_id is not None:
+            return token_id
     raise ConfigError(
         f"the tokenizer has no mask token, expected {' or '.join(MASKS)}",
         hint="use an encoder that was trained with masks",
     )
 
 
-def open_tokenizer(folder: Path) -> Any:
+def open_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer of an encoder's folder, without padding and truncation.
 
     It lower-cases first where the folder says so: `do_lower_case` of old sentence-transformers'

@@ -144,9 +144,8 @@ class Tower(nn.Module):
             device = next(self.encoder.parameters()).device
             scored = scored.to(device)
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.autocast):
-                hidden = run_backbone(self.encoder, ids.to(device), seen.to(device))[0]
-        vectors: Vectors = self.head(hidden, scored)
-        return vectors
+                hidden = run_backbone(self.encoder, ids.to(device), seen.to(device))
+        return self.head(hidden, scored)
 
     def encode(
         self,
@@ -164,8 +163,7 @@ class Tower(nn.Module):
         """
 
         def run(rows: list[int]) -> Vectors:
-            vectors: Vectors = self([texts[row] for row in rows], question=question)
-            return vectors
+            return self([texts[row] for row in rows], question=question)
 
         parts, order = run_by_length(run, list(map(len, texts)), limits, map_batches=map_batches)
         return Vectors.joined(parts).take(order)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rag.core.arrays import Bool, Float64, Int64, ranges
 from rag.core.errors import DataError
@@ -85,9 +86,9 @@ class _Rows:
         self._table = pa.Table.from_batches(batches, schema)
         self._starts = np.cumsum([0, *(batch.num_rows for batch in batches)])[:-1]
 
-    def column(self, name: str) -> Any:
-        """All values of a column of numbers, or of texts."""
-        return self._table.column(name).to_numpy()
+    def column(self, name: str) -> pa.ChunkedArray:
+        """All values of a column."""
+        return self._table.column(name)
 
     def take(self, rows: Int64, names: Sequence[str]) -> list[dict[str, Any]]:
         """Some columns of some rows, in that order."""
@@ -116,8 +117,8 @@ class ExampleTable:
         counts = [np.asarray(passages.value_lengths(), np.int64) for passages in lists]
         self._counts = np.concatenate([np.zeros(0, np.int64), *counts])
         self._starts = np.cumsum(self._counts) - self._counts
-        self._roles = self._passages.column("role")
-        self.targets: Float64 = self._passages.column("target")
+        self._roles = self._passages.column("role").to_numpy()
+        self.targets: Float64 = self._passages.column("target").to_numpy()
         self._rows = np.arange(len(self._counts)) if rows is None else rows
 
     @classmethod
@@ -177,9 +178,9 @@ class ExampleTable:
         counts = self._counts[rows]
         return np.split(ranges(self._starts[rows], counts), np.cumsum(counts)[:-1])
 
-    def column(self, name: str) -> Any:
+    def column(self, name: str) -> NDArray[np.generic]:
         """A column of the examples: "id", "place", or "is_validation"."""
-        return self._examples.column(name)[self._rows]
+        return self._examples.column(name).to_numpy()[self._rows]
 
     @property
     def has_negatives(self) -> bool:
@@ -243,7 +244,7 @@ def split_examples(
     """
     table = _stored_examples(config, folder / "examples.arrow", read)
     is_validation: Bool = table.column("is_validation").astype(bool)
-    places: Float64 = table.column("place")
+    places: Float64 = table.column("place").astype(np.float64)
 
     fraction = 0.0 if config.validation_file is not None else config.validation_fraction
     distinct = np.unique(places[~is_validation])

@@ -50,7 +50,7 @@ class BlockFolder:
 
     def fill(
         self,
-        items: Iterable[Any],
+        items: Iterable[object],
         make: Callable[..., Iterable[Example]],
         *,
         total: int,

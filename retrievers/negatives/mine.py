@@ -43,7 +43,7 @@ def mine(
     limit: int | None = None,
     sample: int | None = None,
     merge: str | Path | None = None,
-    **settings: Any,
+    **settings: object,
 ) -> dict[str, Any]:
     """Write DPR's training JSON for a question set, with negatives from the index.
 

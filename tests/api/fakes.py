@@ -20,16 +20,7 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import atomic_write_json
 from rag.core.log import Timer
 from rag.core.manifest import MANIFEST_NAME
-from rag.core.types import (
-    Answer,
-    AnswerSet,
-    Evidence,
-    Hit,
-    Passage,
-    Promise,
-    SearchResult,
-    Verdict,
-)
+from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Promise, SearchResult, Verdict
 from rag.data.claims import why_not_judged
 from rag.pipeline import Pipeline
 from readers.protocols import Reader, ReadRequest

@@ -71,10 +71,7 @@ def test_two_buttons_keep_a_judgement(page, page_at, tmp_path):
 
 
 def test_a_proxy_may_serve_the_page_below_a_path(page_at):
-    with (
-        serving(example_questions=("Who?",)) as behind,
-        listening(below("/qa", behind)) as outside,
-    ):
+    with serving(example_questions=("Who?",)) as behind, listening(below("/qa", behind)) as outside:
         page = page_at(outside)
         page.complaints()
         page.open("/qa/").until(lambda: page.texts("#examples li") == ["Who?"])

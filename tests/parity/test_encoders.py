@@ -9,13 +9,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 from tokenizers import Tokenizer
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoTokenizer,
-    DPRContextEncoder,
-    DPRQuestionEncoder,
-)
+from transformers import AutoConfig, AutoModel, AutoTokenizer, DPRContextEncoder, DPRQuestionEncoder
 
 from rag.core.errors import ConfigError
 from rag.core.files import read_json

@@ -17,10 +17,7 @@ from tests.support.messages import refusal
 from tests.tiny_generator import KINDS, tiny_seq2seq
 from tests.tiny_reader import tiny_tokenizer
 
-ROWS = [
-    [[2, 60, 61, 62, 3], [2, 61, 7, 9, 66, 63, 3], [2, 64, 3]],
-    [[2, 9, 10, 11, 12, 3]],
-]
+ROWS = [[[2, 60, 61, 62, 3], [2, 61, 7, 9, 66, 63, 3], [2, 64, 3]], [[2, 9, 10, 11, 12, 3]]]
 ANSWERS = [[61, 62, 9], [66]]
 
 

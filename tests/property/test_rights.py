@@ -46,9 +46,7 @@ GROUPS = ("a", "b", "c")
 SUBSETS = [frozenset(names) for names in ("", "a", "b", "c", "ab", "ac", "bc", "abc")]
 KINDS = ("dense", "bm25", "hybrid", "multihop", "reranked", "colbert")
 drawn_rights = st.lists(
-    st.none() | st.frozensets(st.sampled_from(GROUPS)),
-    min_size=len(NUMBERS),
-    max_size=len(NUMBERS),
+    st.none() | st.frozensets(st.sampled_from(GROUPS)), min_size=len(NUMBERS), max_size=len(NUMBERS)
 )
 drawn_settings = settings(
     deadline=None,

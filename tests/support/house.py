@@ -240,10 +240,7 @@ def serving(house: House) -> Iterator[Callable[..., Any]]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     words = [sys.executable, "-m", "rag.cli.main", "serve", "--index", "index", "--port", str(port)]
-    environment = {
-        **os.environ,
-        "RAG_SERVE_API_KEYS": hash_api_key(API_KEY),
-    }
+    environment = {**os.environ, "RAG_SERVE_API_KEYS": hash_api_key(API_KEY)}
     log = (house.folder / "serve.log").open("w")
     server = subprocess.Popen(words, cwd=house.folder, env=environment, stdout=log, stderr=log)
     address = f"http://127.0.0.1:{port}"

@@ -111,7 +111,7 @@ def _register_unknown(source: str) -> None:
         # Any option, as text; docutils wants a mapping that is not empty.
         option_spec: ClassVar[Any] = defaultdict(lambda: str, {"class": str})
 
-        def run(self) -> list[Any]:
+        def run(self) -> list[object]:
             return _run_directive(self)
 
     # Sphinx has more options for some directives that docutils knows.

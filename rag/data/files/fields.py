@@ -4,7 +4,7 @@ question.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, TypedDict, TypeGuard
 from urllib.parse import unquote
 
 from rag.core.errors import DataError
@@ -96,7 +96,7 @@ class DocumentFields:
             return BadRecord("not an object", f"found {type(record).__name__}")
         if not self.layout:
             self._choose_fields(list(record))
-        identifier = f"{self._name}:{position}"
+        identifier: object = f"{self._name}:{position}"
         if self._has_ids or self._numbers_rows:
             identifier = first_of(record, self._fields_of["id"])[1]
         if identifier is None and self._numbers_rows:
@@ -189,11 +189,12 @@ def _joined(value: object, title: str, record: Mapping[str, Any]) -> str | None:
     if isinstance(value, str):
         return value
     if any(name in record for name in _SENTENCE_MARKERS):
-        if _is_strings(value):
+        if is_strings(value):
             return join_sentences(value)
-        if is_list(value) and all(_is_strings(paragraph) for paragraph in value):
-            value = [join_sentences(paragraph) for paragraph in value]
-    if not _is_strings(value):
+        if is_list(value):
+            joined = [join_sentences(sentences) for sentences in value if is_strings(sentences)]
+            value = joined if len(joined) == len(value) else None
+    if not is_strings(value):
         return None
     paragraphs = [paragraph.strip() for paragraph in value]
     if "wikipedia_id" in record:
@@ -204,7 +205,7 @@ def _joined(value: object, title: str, record: Mapping[str, Any]) -> str | None:
     return "\n".join(filter(None, paragraphs))
 
 
-def first_of(record: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None, Any]:
+def first_of(record: Mapping[str, object], names: Sequence[str]) -> tuple[str | None, object]:
     """The first of these fields that is not empty, and its value; (None, None) if all are."""
     for name in names:
         if record.get(name) not in (None, ""):
@@ -245,7 +246,8 @@ def listed_names(names: Iterable[str]) -> str:
     return f"{text} and {n_more} more" if n_more > 0 else text
 
 
-def _is_strings(value: object) -> TypeGuard[Sequence[str]]:
+def is_strings(value: object) -> TypeGuard[Sequence[str]]:
+    """Whether a value is a sequence of texts."""
     return is_list(value) and all(isinstance(item, str) for item in value)
 
 
@@ -254,17 +256,26 @@ def title_of_address(title: str) -> str:
     return unquote(title).replace("_", " ")
 
 
-def squad_paragraphs(record: object) -> list[dict[str, Any]] | None:
-    """The paragraphs of an article of SQuAD; None if the record is none.
+class SquadParagraph(TypedDict):
+    """A paragraph of an article of SQuAD.
 
-    Returns:
-        `id` as in a corpus (the article's title and a number), `title`, `context` (None if it has
-        none), and `qas`.
+    Attributes:
+        id: as in a corpus: the article's title and a number.
+        context: None if it has none.
     """
+
+    id: str
+    title: str
+    context: object
+    qas: Iterable[object]
+
+
+def squad_paragraphs(record: object) -> list[SquadParagraph] | None:
+    """The paragraphs of an article of SQuAD; None if the record is none."""
     if not isinstance(record, Mapping) or not isinstance(record.get("paragraphs"), list):
         return None
     title = str(record.get("title", ""))
-    rows = []
+    rows: list[SquadParagraph] = []
     for number, item in enumerate(record["paragraphs"]):
         if not isinstance(item, Mapping) or not ("qas" in item or "context" in item):
             return None

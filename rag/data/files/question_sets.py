@@ -15,6 +15,7 @@ from rag.core.errors import DataError
 from rag.core.types import AnswerProfile, GoldPassage, Passage, Question
 from rag.data.files.fields import (
     first_of,
+    is_strings,
     join_sentences,
     listed_names,
     passage_of,
@@ -39,7 +40,7 @@ _LIST_COLUMNS = ("answers", "answer", "gold_passage_ids")
 _UNKNOWN_ANSWER = "<unk>"
 
 
-def parse_record(record: object, fallback_id: str = "") -> tuple[Question, dict[str, Any]]:
+def parse_record(record: object, fallback_id: str = "") -> tuple[Question, dict[str, object]]:
     """The question of a record of any known set, with its id and answers, and all other fields.
 
     Raises:
@@ -68,7 +69,7 @@ def parse_record(record: object, fallback_id: str = "") -> tuple[Question, dict[
     answers = _take_answers(rest)
     is_regex = rest.pop("answers_are_regex", rest.pop("answer_is_regex", None)) is True
     profile: AnswerProfile = REGEX_PROFILE if is_regex else "squad"
-    return Question(str(identifier), text, answers, answer_profile=profile), rest
+    return Question(str(identifier), str(text), answers, answer_profile=profile), rest
 
 
 def _fields_of(record: object) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def _fields_of(record: object) -> dict[str, Any]:
         raise ValueError(f"{record.reason}: {record.detail}")
     if isinstance(record, TableRow):
         return _with_contexts(_typed_cells(record))
-    if is_list(record) and len(record) >= 2 and all(isinstance(text, str) for text in record):
+    if is_strings(record) and len(record) >= 2:
         return _with_contexts({"query": record[0], "positive": record[1], "negatives": record[2:]})
     if not isinstance(record, Mapping):
         raise ValueError(f"expected an object, found {type(record).__name__}")

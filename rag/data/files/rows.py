@@ -193,7 +193,7 @@ def json_records(path: str | Path) -> Iterator[dict[str, Any]]:
 
 
 def write_json_lines(
-    path: Path, items: Iterable[Mapping[str, Any]], *, as_list: bool = False
+    path: Path, items: Iterable[Mapping[str, object]], *, as_list: bool = False
 ) -> int:
     """Write one object per line, or one JSON list with an element per line; returns their number."""
     count = 0

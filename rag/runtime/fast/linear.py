@@ -52,10 +52,9 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(T, N) in the layer's type from (T, K)."""
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(
+        return torch.ops.mkldnn._linear_pointwise(
             x.to(self._dtype), self._weight, self._bias, self._activation, [], self._algorithm
         )
-        return result
 
     def add_to(self, total: Tensor, x: Tensor) -> Tensor:
         """Add the layer of x (T, K) to `total` (T, N) float32 in place; returns the sum."""
@@ -98,7 +97,7 @@ class _Int8Weight:
         activation: tuple[str, str] = _PLAIN,
     ) -> Tensor:
         """activation((codes − zero) Wᵀ + b), (M, N) from (M, K) uint8."""
-        result: Tensor = torch.ops.onednn.qlinear_pointwise(
+        return torch.ops.onednn.qlinear_pointwise(
             codes,
             1.0,
             zero,
@@ -113,7 +112,6 @@ class _Int8Weight:
             [],
             activation[1],
         )
-        return result
 
 
 class CalibratedLinear:

@@ -40,9 +40,7 @@ def question_with(
     return Question("q", "?", answers, ids, tuple(GoldPassage(passage) for passage in quoted))
 
 
-def test_ids_count_where_the_text_agrees_and_texts_with_their_title_first(
-    store: Store,
-) -> None:
+def test_ids_count_where_the_text_agrees_and_texts_with_their_title_first(store: Store) -> None:
     danube = Passage("", "Danube (copy)", "The Danube rises in the Black Forest.")
     result = GoldLookup(*store).find(
         [

@@ -56,10 +56,7 @@ def test_every_analyser_is_in_the_jar() -> None:
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     path = tmp_path / "corpus.jsonl"
-    rows = [
-        {"id": "1", "text": "Die Häuser am Fluss."},
-        {"id": "2", "text": "Ein Berg der Alpen."},
-    ]
+    rows = [{"id": "1", "text": "Die Häuser am Fluss."}, {"id": "2", "text": "Ein Berg der Alpen."}]
     path.write_text("\n".join(map(json.dumps, rows)))
     return path
 

@@ -96,10 +96,7 @@ def test_colliding_hashes_are_told_apart_by_text(
 
 
 def test_duplicate_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
-    with (
-        refusal(DataError),
-        writing_passages(tmp_path) as writer,
-    ):
+    with refusal(DataError), writing_passages(tmp_path) as writer:
         writer.add_many(Passage(name, "", "") for name in "aba")
     with pytest.raises(KeyboardInterrupt), writing_passages(tmp_path) as writer:
         writer.add_many(numbered(1500))

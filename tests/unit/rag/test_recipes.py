@@ -1,13 +1,11 @@
 """Every recipe can be reached by name, from Python as from the command line."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 import rag
-from rag.cli.main import main
 from rag.config import preset_names
 from rag.core.errors import ConfigError, DataError
 from rag.recipes import RECIPES, read_config, recipe_class
@@ -33,13 +31,6 @@ def test_a_wrong_name_and_a_test_set_are_refused_before_anything_is_written(tmp_
     with refusal(ConfigError):
         rag.train("dpr", tmp_path / "run", train_files=[examples], validation_file=judged)
     assert not (tmp_path / "run").exists()
-
-
-def test_the_help_of_a_recipe_shows_what_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["train", "dpr", "--help"])
-    own = capsys.readouterr().out.partition("─ Method ─")[2].partition("╰")[0]
-    names = re.findall("--[a-z-]+", own)
-    assert names == ["--hard-negatives", "--mask-false-negatives", "--no-mask-false-negatives"]
 
 
 REFUSED = """

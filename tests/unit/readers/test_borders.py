@@ -15,12 +15,7 @@ CUT = [
     ("-16.17 degrees", "16.17", "-16.17"),
     ("at 12:30 pm", "12", "12:30"),
 ]
-WHOLE = [
-    "1990-95 ended",
-    "and/or this",
-    "1945.Then it",
-    "red, white",
-]
+WHOLE = ["1990-95 ended", "and/or this", "1945.Then it", "red, white"]
 
 
 @pytest.mark.parametrize(("text", "part", "whole"), CUT)

@@ -80,10 +80,7 @@ def test_kinds_of_an_index_of_tokens(built: Path) -> None:
 
 def test_what_does_not_fit_is_refused(tiny: Any, built: Path, tmp_path: Path) -> None:
     write_index(tmp_path / "bm25", passages(), settings=BuildSettings(retriever="bm25"))
-    with (
-        Index.open(tmp_path / "bm25") as index,
-        refusal(ConfigError),
-    ):
+    with Index.open(tmp_path / "bm25") as index, refusal(ConfigError):
         open_retriever(index, "colbert")
     tiny.late_interaction(tmp_path / "other", dim=16, seed=7)
     with Index.open(built) as index, refusal(MismatchedArtifactError):

@@ -226,10 +226,7 @@ GONE = {
 
 @pytest.mark.parametrize("answer", GONE.values(), ids=GONE)
 def test_a_server_that_is_gone_or_is_another_ends_the_run_and_loses_nothing(
-    world: Path,
-    server: Server,
-    tmp_path: Path,
-    answer: tuple[int, bytes] | None,
+    world: Path, server: Server, tmp_path: Path, answer: tuple[int, bytes] | None
 ) -> None:
     server.replies = [good]
     out = tmp_path / "q.jsonl"

@@ -43,10 +43,7 @@ def data(tmp_path: Path) -> Path:
         "question": "Where does the Danube end its course?",
         "answers": [{"text": "Black Sea", "answer_start": TEXT.index("Black Sea")}],
     }
-    pack(
-        "squad/train-v1.1.json.gz",
-        {"data": [{"paragraphs": [{"context": TEXT, "qas": [item]}]}]},
-    )
+    pack("squad/train-v1.1.json.gz", {"data": [{"paragraphs": [{"context": TEXT, "qas": [item]}]}]})
     gold = {"title": "Danube", "text": TEXT}
     nq = {"question": "how long is the danube", "answers": ["long", "2,850 kilometers"]}
     pack("nq/train.jsonl.gz", {**nq, "positive_ctxs": [gold]})

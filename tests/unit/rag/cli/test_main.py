@@ -67,11 +67,7 @@ from tests.support.verifying import WordVerifier
     ],
 )
 def test_wrong_input_is_one_message_without_traceback(
-    arguments: str,
-    exit_code: int,
-    named: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: str, exit_code: int, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("q").write_text('{"question": "Who?", "answers": ["A"]}')

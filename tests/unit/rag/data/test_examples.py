@@ -39,10 +39,7 @@ def test_dpr_results_round_trip(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == []
 
 
-UNFIT = {
-    "white space in the id of a question": ("q 1", "a"),
-    "empty id of a passage": ("q", ""),
-}
+UNFIT = {"white space in the id of a question": ("q 1", "a"), "empty id of a passage": ("q", "")}
 
 
 @pytest.mark.parametrize(("question", "passage"), UNFIT.values(), ids=UNFIT)

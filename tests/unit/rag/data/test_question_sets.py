@@ -168,11 +168,7 @@ def test_gold_passages_stand_in_hop_order_with_their_supporting_sentences() -> N
         "",
     ]  # C is only named
     assert titles(result.context) == ["Noise"]
-    assert titles(question({**record, "context": None}).gold) == [
-        "A",
-        "B",
-        "C",
-    ]
+    assert titles(question({**record, "context": None}).gold) == ["A", "B", "C"]
     twice = question(
         {"question": "q", "gold_titles": ["A", "A"], "context": [["A", ["a"]], ["A", ["b"]]]}
     )

@@ -6,14 +6,7 @@ from typing import Any, cast
 import pytest
 
 from rag.core.errors import ConfigError
-from rag.data.text import (
-    AnswerMatcher,
-    exact_match,
-    f1,
-    nfd,
-    normalize_answer,
-    simple_tokenize,
-)
+from rag.data.text import AnswerMatcher, exact_match, f1, nfd, normalize_answer, simple_tokenize
 from tests.support.messages import refusal
 
 COMPOSED = "Beyoncé"

@@ -7,14 +7,7 @@ import pytest
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import Timer
-from rag.core.types import (
-    Answer,
-    AnswerSet,
-    Hit,
-    Passage,
-    Question,
-    SearchResult,
-)
+from rag.core.types import Answer, AnswerSet, Hit, Passage, Question, SearchResult
 from rag.eval.confidence_tuning import tune_confidence
 from rag.eval.settings import EvaluationSettings
 from readers.answer import AnswerFeatures, Ranked, Span

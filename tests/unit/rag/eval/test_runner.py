@@ -6,13 +6,7 @@ from typing import Any
 
 import pytest
 
-from rag.core.errors import (
-    ConfigError,
-    DataError,
-    MismatchedArtifactError,
-    RagError,
-    ResourceError,
-)
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, RagError, ResourceError
 from rag.core.files import directory_lock, read_json
 from rag.core.types import Question
 from rag.data.files.rows import json_records

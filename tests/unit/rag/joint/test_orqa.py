@@ -28,12 +28,7 @@ from tests.support.training import records
 from tests.unit.retrievers.conftest import cipher_examples
 
 WORDS = [a + b + c for a in "uvwxyz" for b in "pqrstuvw" for c in "stuvwxyz"]
-SMALL: dict[str, Any] = {
-    "precision": "fp32",
-    "threads": 1,
-    "question_tokens": 16,
-    "dropout": 0.0,
-}
+SMALL: dict[str, Any] = {"precision": "fp32", "threads": 1, "question_tokens": 16, "dropout": 0.0}
 
 
 class OrqaWorld(NamedTuple):

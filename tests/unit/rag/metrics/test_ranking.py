@@ -6,11 +6,7 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag.metrics.ranking import (
-    average_rank,
-    rank_figures,
-    trec_measures,
-)
+from rag.metrics.ranking import average_rank, rank_figures, trec_measures
 
 MEASURES = {
     "R@2": "recall_2",

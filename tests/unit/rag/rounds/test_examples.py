@@ -15,12 +15,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
-from rag.data.examples import (
-    Candidate,
-    Example,
-    read_examples,
-    write_examples,
-)
+from rag.data.examples import Candidate, Example, read_examples, write_examples
 from rag.rounds.examples import score_examples, to_judge
 from rag.rounds.guidance import guided_examples
 from rag.rounds.judges import Judge, open_judge

@@ -66,7 +66,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "passages": 3,
                 "passage_tokens": 24,
                 "no_answer_fraction": 0.2,
-            },
+            }
         ],
         "learning_rate": 2e-3,
         "dropout": 0.0,

@@ -5,11 +5,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import CrossEncoder as LibraryCrossEncoder
-from transformers import (
-    AutoTokenizer,
-    BertConfig,
-    BertForSequenceClassification,
-)
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.core.types import Passage

@@ -33,11 +33,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("recipe", "file", "settings", "error"), REFUSED.values(), ids=REFUSED)
 def test_refused_before_a_model_is_opened(
-    tmp_path: Path,
-    recipe: str,
-    file: str,
-    settings: dict[str, Any],
-    error: type[RagError],
+    tmp_path: Path, recipe: str, file: str, settings: dict[str, Any], error: type[RagError]
 ) -> None:
     path = tmp_path / f"{file}.jsonl"
     write_json_lines(path, FILES[file])

@@ -50,10 +50,7 @@ TEAMS = """<tr><th>Team<th>Member<th>Role <tr><td rowspan=2>Red<td>Ann<td>Lead
                 "North, Bergen: Rate Day: 5; Rate Night: 6",
             ],
         ),
-        (
-            "<thead><tr><td>2024<td>1.5</thead><tr><td>x<td>y",
-            ["2024: x; 1.5: y"],
-        ),
+        ("<thead><tr><td>2024<td>1.5</thead><tr><td>x<td>y", ["2024: x; 1.5: y"]),
         (  # cells that name themselves
             "<tr><td>allow; deny<td>Use: file<td>Type: boolean",
             ["“allow; deny”; Use: file; Type: boolean"],

@@ -41,13 +41,7 @@ Say more; see
     ],
 )
 def test_headings_words_and_tables_survive(kind: str, name: str) -> None:
-    command = [
-        pandoc.find_pandoc(),
-        "--standalone",
-        "--from=gfm",
-        f"--to={kind}",
-        "--wrap=none",
-    ]
+    command = [pandoc.find_pandoc(), "--standalone", "--from=gfm", f"--to={kind}", "--wrap=none"]
     written = subprocess.run(
         command, input=markdown(CONTENT), capture_output=True, check=True
     ).stdout
