@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from indexers.index import Index
 from indexers.index_writer import write_index
@@ -70,6 +70,7 @@ class Pipeline:
             first claim comes.
         shares_models_with: a pipeline with the same reader, whose verifier this one uses, and with
             which it takes turns.
+        keeps_promises: what is promised in the folder of the index holds.
 
     Attributes:
         shelf: what the passages name as their shelf; "" for none.
@@ -87,6 +88,7 @@ class Pipeline:
         verifier: VerifierLike = None,
         *,
         shares_models_with: Pipeline | None = None,
+        keeps_promises: bool = True,
     ) -> None:
         self.index = index
         self.retriever = retriever
@@ -103,11 +105,14 @@ class Pipeline:
         is_remote = reader is not None and reader.max_concurrent > 0
         self._reading: AbstractContextManager[object] = nullcontext() if is_remote else self._lock
         self._temporary_directory: tempfile.TemporaryDirectory[str] | None = None
-        # Shared with what `for_groups` returns.
+        # Shared with the views of this pipeline, which close nothing.
         self._closed = threading.Event()
+        self._is_view = False
         self._groups: Groups | None = None
-        self._promise = PromiseKeeper.open(index.directory / PROMISE_NAME)
-        self._verdict_promise = PromiseKeeper.open(index.directory / VERDICT_PROMISE_NAME)
+        self._promise: PromiseKeeper | None = None
+        self._verdict_promise: PromiseKeeper | None = None
+        if keeps_promises:
+            self._open_promises()
 
     @classmethod
     def open(
@@ -221,38 +226,57 @@ class Pipeline:
             "index_version": self.index_version,
         }
 
-    def with_index(self, index: Index) -> Pipeline:
-        """The models of this pipeline over another index; both take turns in using them.
+    def with_index(self, index: Index) -> Self:
+        """This pipeline over another index, which it then owns: with the same models, which both take
+        turns in using, for the same groups.
 
         Raises:
             MismatchedArtifactError: the index has another encoder, or the retriever cannot move.
         """
         if self.index.encoder_identity is not None:
             index.check_encoder(self.index.encoder_identity)
-        retriever = self.retriever.with_index(index)
-        return Pipeline(index, retriever, self.reader, shares_models_with=self)
+        moved = copy.copy(self)
+        moved.index = index
+        moved.retriever = self.retriever.with_index(index)
+        moved._closed = threading.Event()
+        moved._is_view = False
+        moved._temporary_directory = None
+        moved._open_promises()
+        return moved
 
-    def for_groups(self, groups: Groups) -> Pipeline:
+    def for_groups(self, groups: Groups) -> Self:
         """This pipeline for a person of these groups: no other passage is searched, read or shown.
 
-        It shares index, models and locks. The rights of the index are looked at in each call, so a
-        change of them holds at once; a call raises a RightsError where they cannot be read.
+        It shares index, models and locks, and closing it closes nothing. For a person of several
+        calls, only the groups that all of them name count. The rights of the index are looked at in
+        each call, so a change of them holds at once; a call raises a RightsError where they cannot
+        be read.
 
         Example:
             >>> with Pipeline.from_texts(["Rivers flow."], retriever="bm25", reader=False) as pipeline:
             ...     len(pipeline.for_groups(frozenset({"staff"})).retrieve("rivers"))
             1
         """
-        restricted = copy.copy(self)
-        restricted._groups = groups
+        restricted = self._view()
+        restricted._groups = groups if self._groups is None else groups & self._groups
         return restricted
 
-    def without_promises(self) -> Pipeline:
+    def without_promises(self) -> Self:
         """This pipeline without the promises that are stored beside its index, to fit new ones."""
-        plain = copy.copy(self)
+        plain = self._view()
         plain._promise = None
         plain._verdict_promise = None
         return plain
+
+    def _view(self) -> Self:
+        """A copy that shares the index of this pipeline, which alone closes it."""
+        view = copy.copy(self)
+        view._is_view = True
+        return view
+
+    def _open_promises(self) -> None:
+        self._promise = PromiseKeeper.open(self.index.directory / PROMISE_NAME)
+        self._verdict_promise = PromiseKeeper.open(self.index.directory / VERDICT_PROMISE_NAME)
 
     @property
     def readable(self) -> Readable | None:
@@ -570,8 +594,10 @@ class Pipeline:
 
     def close(self) -> None:
         """Release what the index holds open once running questions are answered; delete a temporary
-        index.
+        index. Closing what `for_groups` returned closes nothing.
         """
+        if self._is_view:
+            return
         with self._lock:
             self._closed.set()
             self.index.close()

@@ -64,10 +64,16 @@ class Together(Pipeline):
         self._versions = dict[str, str]()
         self._filter: Filter | None = None
         first = self._first(leases)
-        super().__init__(first.index, first.retriever, first.reader, shares_models_with=first)
-        # A promise holds for a single index.
-        self._promise = None
-        self._verdict_promise = None
+        super().__init__(
+            first.index,
+            first.retriever,
+            first.reader,
+            shares_models_with=first,
+            # A promise holds for a single index.
+            keeps_promises=False,
+        )
+        # The first shelf closes its index.
+        self._is_view = True
 
     def _first(self, leases: ExitStack) -> Pipeline:
         """The pipeline of the first shelf that can be opened."""

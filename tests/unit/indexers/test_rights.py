@@ -12,7 +12,7 @@ from indexers.index import Index
 from indexers.index_writer import write_index
 from indexers.rights import RightsError, change_rights, read_rights, rights_version
 from indexers.settings import BuildSettings
-from rag.core.errors import DataError
+from rag.core.errors import ConfigError, DataError
 from rag.core.types import Groups, Passage
 from rag.data.filters import FilterError, parse_filter
 from rag.data.metadata import groups_of
@@ -134,6 +134,31 @@ def test_columns_and_metadata_name_groups(tmp_path: Path) -> None:
         assert not pipeline.for_groups(frozenset()).retrieve("word")
         assert len(pipeline.for_groups(HR).retrieve("word")) == 1
         assert pipeline.for_groups(frozenset()).passage("a") is None
+
+
+def test_what_is_made_of_a_pipeline_for_a_person_is_for_that_person(tmp_path: Path) -> None:
+    class Special(Pipeline):
+        """A pipeline of a user."""
+
+    def ids(searched: Pipeline) -> list[str]:
+        return sorted(hit.passage_id for hit, _ in searched.retrieve("word"))
+
+    index = made(tmp_path / "index", a={"groups": ("hr",)}, b={"groups": ("board",)}, c={})
+    with Special.open(index, reader=False) as pipeline:
+        pipeline.shelf = "files"
+        with pipeline.for_groups(HR) as person:
+            assert ids(person) == ids(person.for_groups(HR | {"board"})) == ["a", "c"]
+            assert ids(person.for_groups(frozenset({"board"}))) == ["c"]
+            assert ids(person.without_promises()) == ["a", "c"]
+            moved = person.with_index(Index.open(index))
+        assert (type(moved), moved.shelf, ids(moved)) == (Special, "files", ["a", "c"])
+        moved.close()
+        with refusal(ConfigError):
+            moved.retrieve("word")
+        assert ids(pipeline) == ["a", "b", "c"]
+        assert ids(person) == ["a", "c"]
+    with refusal(ConfigError):
+        person.retrieve("word")
 
 
 def test_a_document_that_comes_again_without_groups_keeps_them(tmp_path: Path) -> None:
