@@ -9,7 +9,7 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
 from typing import Any, Literal, get_args
 
@@ -107,25 +107,49 @@ def open_binary(path: str | Path) -> Iterator[io.BufferedReader]:
     Raises:
         DataError: no such file, a directory, a damaged or truncated compressed stream.
     """
-    try:
-        file: Any
-        with open(path, "rb", _BUFFER_BYTES) as file:
-            yield _decompressed(file)
-    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        raise DataError(f"{path}: {str(error.strerror).lower()}") from error
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise DataError(
-            f"{path} is damaged or truncated: {error or type(error).__name__}",
-            hint="fetch or write the file again",
-        ) from error
+    with ExitStack() as opened:
+        try:
+            file: Any = opened.enter_context(open(path, "rb", _BUFFER_BYTES))
+        except OSError as error:
+            raise DataError(f"{path}: {str(error.strerror).lower()}") from error
+        yield io.BufferedReader(_Content(file, path), _BUFFER_BYTES)
 
 
-def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
-    head = file.peek(6)
-    for first_bytes, decompress in _DECOMPRESSORS.items():
-        if head.startswith(first_bytes):
-            return io.BufferedReader(decompress(file), _BUFFER_BYTES)
-    return file
+class _Content(io.RawIOBase):
+    """The decompressed content of a file; only errors of reading it are errors of the file.
+
+    Raises:
+        DataError: the file cannot be read, or is damaged.
+    """
+
+    def __init__(self, file: io.BufferedReader, path: str | Path) -> None:
+        self._path = path
+        # As much as there is: the lines of a pipe come as they are written.
+        self._read: Callable[[Any], int] = file.readinto1
+        with self._naming_the_file():
+            head = file.peek(6)
+        for first_bytes, decompress in _DECOMPRESSORS.items():
+            if head.startswith(first_bytes):
+                self._read = decompress(file).readinto
+
+    @contextmanager
+    def _naming_the_file(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+            raise DataError(
+                f"{self._path} is damaged or truncated: {error or type(error).__name__}",
+                hint="fetch or write the file again",
+            ) from error
+
+    def readable(self) -> bool:
+        """See `io.RawIOBase`."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """See `io.RawIOBase`."""
+        with self._naming_the_file():
+            return self._read(buffer)
 
 
 def _zstandard(file: io.BufferedReader) -> Any:
@@ -163,7 +187,8 @@ def record_format(head: bytes, name: str) -> RecordFormat | Literal["markup"] | 
     if head.startswith(b"PAR1"):
         return "parquet"
     if visible.startswith(b"{"):
-        return "jsonl" if _is_json_lines(visible) else "json"
+        is_named_so = record_format_by_name(name) == "jsonl"
+        return "jsonl" if _is_json_lines(visible, is_named_so=is_named_so) else "json"
     if visible.startswith(b'["'):
         return "jsonl"
     if re.match(rb"\[\s*(?:[{\[\]]|$)", visible):
@@ -177,15 +202,23 @@ def record_format(head: bytes, name: str) -> RecordFormat | Literal["markup"] | 
     return record_format_by_name(name)
 
 
-def _is_json_lines(head: bytes) -> bool:
-    """Whether data with this head, an object, are JSON lines and not one JSON value."""
-    first_line, line_end, _ = head.partition(b"\n")
+def _is_json_lines(head: bytes, *, is_named_so: bool) -> bool:
+    """Whether data with this head, an object, are JSON lines and not one JSON value.
+
+    Args:
+        is_named_so: by its name the file holds JSON lines.
+    """
+    first_line, line_end, rest = head.partition(b"\n")
     try:
         value = json.loads(first_line.decode(errors="replace"))
     except (ValueError, RecursionError):
         # Without an end the line may be longer than what was looked at.
-        return not line_end and records_key(first_line) is None
-    return bool(value) and not any(isinstance(value.get(key), list) for key in ("data", "Data"))
+        return not line_end and (is_named_so or records_key(first_line) is None)
+    # No other value follows one that is the whole file.
+    if rest.lstrip().startswith(b"{"):
+        return True
+    has_records = any(isinstance(value.get(key), list) for key in ("data", "Data"))
+    return bool(value) and (is_named_so or not has_records)
 
 
 def records_key(head: bytes) -> str | None:

@@ -1,6 +1,7 @@
 """Corpora of every format; damaged input is counted, shown with its place, and never shifts ids."""
 
 import bz2
+import errno
 import gzip
 import json
 import lzma
@@ -14,6 +15,8 @@ import zstandard
 
 from rag.core.errors import ConfigError, DataError, RagError
 from rag.data.corpus import read_documents
+from rag.data.files.rows import read_rows
+from rag.data.formats import open_binary
 from rag.data.records import CorpusOptions, Document, ReadReport
 from tests.support.files import write_files
 from tests.support.messages import refusal
@@ -114,6 +117,24 @@ def test_the_format_is_found_by_the_first_bytes_and_the_name(
     tmp_path: Path, name: str, data: bytes | str, expected: list[Document]
 ) -> None:
     assert read(tmp_path / name, data) == expected
+
+
+def test_lines_may_have_a_list_that_is_called_data(tmp_path: Path) -> None:
+    records = [{**record, "data": [1, 2]} for record in RECORDS]
+    assert read(tmp_path / "c.json", jsonl(records)) == EXPECTED
+    for n_lines in (1, 5):
+        path = write(tmp_path / "c.jsonl", jsonl(records[:n_lines]))
+        assert [row.value for row in read_rows(str(path))] == records[:n_lines]
+    squad = json.dumps(json.loads(_SQUAD))
+    assert len(read(tmp_path / "squad.json", f"{squad}\n")) == 2
+
+
+def test_only_errors_of_reading_a_file_blame_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl.gz", gzip.compress(jsonl(RECORDS))[:-20])
+    with pytest.raises(OSError, match="No space left"), open_binary(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with refusal(DataError), open_binary(path) as stream:
+        stream.read()
 
 
 def test_a_format_can_be_named(tmp_path: Path) -> None:
