@@ -6,7 +6,7 @@ import copy
 import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -122,7 +122,7 @@ class Pipeline:
 
         Args:
             index: a directory written by `rag index`, or an open index, which the pipeline then
-                owns.
+                owns; if a model cannot be opened, it stays open.
             reads: False only searches, if need be with the question encoder that the reader brings
                 with it.
             **options: fields of `OpenSettings`; `reader=False` opens none.
@@ -132,9 +132,14 @@ class Pipeline:
             ConfigError: a setting is not known, or does not fit the index.
         """
         settings = load_config(OpenSettings, overrides=options)
-        opened = index if isinstance(index, Index) else Index.open(index)
-        retriever, reader = open_models(opened, settings, reads=reads)
-        return cls(opened, retriever, reader, settings.verifier)
+        with ExitStack() as unfinished:
+            if not isinstance(index, Index):
+                index = unfinished.enter_context(Index.open(index))
+            retriever, reader = open_models(index, settings, reads=reads)
+            pipeline = cls(index, retriever, reader, settings.verifier)
+            # Whoever gets the pipeline closes the index.
+            unfinished.pop_all()
+        return pipeline
 
     @classmethod
     def from_texts(
@@ -174,14 +179,16 @@ class Pipeline:
         if reader is not False:
             check_lengths(passages)
         temporary = None
-        if out is None:
-            temporary = tempfile.TemporaryDirectory(prefix="rag-index-")
-            out = Path(temporary.name) / "index"
-        loaded = load_encoder(encoder) if settings.has_encoder else None
-        write_index(out, passages, encoder=loaded, settings=settings, language=language)
-        pipeline = cls.open(out, retriever=retriever, index_encoder=loaded, reader=reader)
-        # The index is deleted with the pipeline.
-        pipeline._temporary_directory = temporary
+        with ExitStack() as unfinished:
+            if out is None:
+                temporary = tempfile.TemporaryDirectory(prefix="rag-index-")
+                out = Path(unfinished.enter_context(temporary)) / "index"
+            loaded = load_encoder(encoder) if settings.has_encoder else None
+            write_index(out, passages, encoder=loaded, settings=settings, language=language)
+            pipeline = cls.open(out, retriever=retriever, index_encoder=loaded, reader=reader)
+            # The index is deleted with the pipeline.
+            pipeline._temporary_directory = temporary
+            unfinished.pop_all()
         return pipeline
 
     def __enter__(self) -> Pipeline:

@@ -498,8 +498,9 @@ def open_pipeline(settings: ServeSettings) -> Pipeline:
     from rag.pipeline import Pipeline
 
     options = settings.model_dump(include=set(OpenSettings.model_fields))
-    pipeline = Pipeline.open(open_index(settings), **options)
+    index = open_index(settings)
     try:
+        pipeline = Pipeline.open(index, **options)
         reader = pipeline.reader
         if reader is None or reader.max_concurrent:
             # A model at an address is not asked: its outage must not stop the search.
@@ -507,7 +508,7 @@ def open_pipeline(settings: ServeSettings) -> Pipeline:
         else:
             pipeline.ask("Is everything loaded?")
     except BaseException:
-        pipeline.close()
+        index.close()
         raise
     return pipeline
 

@@ -64,20 +64,19 @@ def ask(
     from rag.pipeline import Pipeline
     from rag.policies import open_policy
 
-    pipeline = Pipeline.open(index, **opening)
-    if groups is not None:
-        pipeline = pipeline.for_groups(groups)
-    opened = open_policy(policy, pipeline.reader)
-    # Each question by itself: its answer is shown at once, with its own time.
-    for question in questions:
-        answers = pipeline.ask(
-            question, top_k=read, n_best=n_best, filter=conditions, policy=opened
-        )
-        result = answers.to_json()
-        if as_json:
-            say(json.dumps(result, ensure_ascii=False))
-        else:
-            say(format_answer_set(result, colour=sys.stdout.isatty()))
+    with Pipeline.open(index, **opening) as pipeline:
+        asked = pipeline if groups is None else pipeline.for_groups(groups)
+        opened = open_policy(policy, asked.reader)
+        # Each question by itself: its answer is shown at once, with its own time.
+        for question in questions:
+            answers = asked.ask(
+                question, top_k=read, n_best=n_best, filter=conditions, policy=opened
+            )
+            result = answers.to_json()
+            if as_json:
+                say(json.dumps(result, ensure_ascii=False))
+            else:
+                say(format_answer_set(result, colour=sys.stdout.isatty()))
 
 
 @with_options(without(OPENING, "effort"))
@@ -127,14 +126,14 @@ def verify(
     conditions = parse_options(filter or ())
     from rag.pipeline import Pipeline
 
-    pipeline = Pipeline.open(index, reads=False, **opening)
-    for claim in checked:
-        [verdict] = pipeline.verify([claim], top_k, filter=conditions, in_text=in_text)
-        result = verdict.to_json()
-        if as_json:
-            say(json.dumps(result, ensure_ascii=False))
-        else:
-            say(format_verdict(result, colour=sys.stdout.isatty()))
+    with Pipeline.open(index, reads=False, **opening) as pipeline:
+        for claim in checked:
+            [verdict] = pipeline.verify([claim], top_k, filter=conditions, in_text=in_text)
+            result = verdict.to_json()
+            if as_json:
+                say(json.dumps(result, ensure_ascii=False))
+            else:
+                say(format_verdict(result, colour=sys.stdout.isatty()))
 
 
 @with_options(without(OPENING, "effort", "verifier"))
@@ -244,16 +243,16 @@ def mcp(
     from rag.pipeline import Pipeline
 
     groups = groups_of_person(as_groups or "")
-    pipeline = Pipeline.open(index, **opening).for_groups(groups)
-    server = create_mcp_server(pipeline, top_k=top_k)
-    if not http:
-        say(
-            "serving MCP over standard input and output; an MCP client starts this command",
-            err=True,
-        )
-        server.run("stdio")
-        return
-    if host not in ("127.0.0.1", "localhost", "::1"):
-        say(f"anyone who reaches {host}:{port} may ask: there are no keys here", err=True)
-    say(f"serving MCP at http://{host}:{port}/mcp", err=True)
-    server.run("streamable-http", host=host, port=port)
+    with Pipeline.open(index, **opening) as pipeline:
+        server = create_mcp_server(pipeline.for_groups(groups), top_k=top_k)
+        if not http:
+            say(
+                "serving MCP over standard input and output; an MCP client starts this command",
+                err=True,
+            )
+            server.run("stdio")
+            return
+        if host not in ("127.0.0.1", "localhost", "::1"):
+            say(f"anyone who reaches {host}:{port} may ask: there are no keys here", err=True)
+        say(f"serving MCP at http://{host}:{port}/mcp", err=True)
+        server.run("streamable-http", host=host, port=port)

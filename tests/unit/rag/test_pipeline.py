@@ -1,5 +1,6 @@
 """Retrieve, read, answer: the composition, with every part replaced by something small."""
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +12,12 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset, DatasetDict
 
-from rag.core.errors import ConfigError, DataError, QuestionError
+from indexers.index import Index
+from rag.core.errors import ArtifactError, ConfigError, DataError, QuestionError
 from rag.core.types import Hit, Passage
 from rag.data.corpus import passages_of
 from rag.pipeline import Pipeline
+from tests.commands import run_successfully
 from tests.pipeline_parts import LastWordsReader, MadeRetriever, Store
 from tests.support.messages import refusal
 from tests.support.verifying import WordVerifier
@@ -135,6 +138,33 @@ def test_each_question_says_why_nothing_was_read_for_it() -> None:
         answers = pipeline.ask_many(["How long is the danube?", "volga", "Hello!"])
     notices = ["", "no passage has a word of it", "a greeting asks for nothing"]
     assert [answer.notice for answer in answers] == notices
+
+
+def test_an_index_is_closed_where_no_pipeline_comes_of_it_and_after_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr("readers.verifying.open.load_verifier", lambda *_: WordVerifier())
+    index = tmp_path / "index"
+    Pipeline.from_texts(["Rivers flow."], out=index, retriever="bm25", reader=False).close()
+    closed = list[Index]()
+
+    def close(index: Index) -> None:
+        closed.append(index)
+
+    monkeypatch.setattr(Index, "close", close)
+    with refusal(ArtifactError):
+        Pipeline.open(index, reader=tmp_path / "none")
+    run_successfully("ask", "What flows?", "--index", index)
+    run_successfully("verify", "Rivers flow.", "--index", index)
+    assert len(closed) == 3
+    with refusal(ArtifactError) as caught:
+        Pipeline.from_texts(["Rivers flow."], retriever="bm25", reader=tmp_path / "none")
+    # The error holds what was made; the folder is deleted nevertheless.
+    assert caught.traceback
+    assert not list(temporary.iterdir())
 
 
 def test_closing_releases_the_index_and_removes_a_temporary_one() -> None:
