@@ -75,12 +75,14 @@ def run_folder() -> Iterator[Path]:
         with suppress(OSError), (left / _LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left, ignore_errors=True)
-    with (
-        tempfile.TemporaryDirectory(prefix=RUN_PREFIX) as folder,
-        (Path(folder) / _LOCK).open("wb") as lock,
-    ):
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield Path(folder)
+    with tempfile.TemporaryDirectory(prefix=RUN_PREFIX) as name:
+        folder = Path(name)
+        unlocked = folder / f".{_LOCK}"
+        with unlocked.open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Only now: another server that starts deletes a folder whose lock it gets.
+            unlocked.rename(folder / _LOCK)
+            yield folder
 
 
 def _serve(settings: ServeSettings, listener: socket.socket, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """The server as a process: address, signals, failures at start."""
 
+import fcntl
 import re
 import signal
 import subprocess
@@ -138,6 +139,20 @@ def test_what_a_killed_server_left_is_deleted(tmp_path, monkeypatch):
     (left / "run.lock").touch()
     with run_folder() as first, run_folder() as second:
         assert {*tmp_path.iterdir()} == {first, second}
+
+
+def test_a_server_that_starts_leaves_the_folder_of_another_that_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    lock = fcntl.flock
+
+    def start_another_before(file, operation):
+        monkeypatch.setattr(fcntl, "flock", lock)
+        with run_folder():
+            lock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", start_another_before)
+    with run_folder() as folder:
+        assert [path.name for path in folder.iterdir()] == ["run.lock"]
 
 
 def test_an_address_that_cannot_be_had_is_explained(tmp_path):
