@@ -275,8 +275,8 @@ def remove_unused(directory: Path) -> None:
         return
     (directory / str(current) / _STATE_NAME).unlink(missing_ok=True)
     for folder in directory.glob(f"{DATA_PREFIX}*"):
-        if folder.name != current and not _is_in_use(folder):
-            shutil.rmtree(folder)
+        if folder.name != current:
+            _remove_unless_held(folder)
 
 
 def hold_folder(folder: Path, owner: object) -> Callable[[], object]:
@@ -284,26 +284,30 @@ def hold_folder(folder: Path, owner: object) -> Callable[[], object]:
     collected.
 
     Raises:
-        ArtifactError: there is no such folder.
+        ArtifactError: there is no such folder, or it was removed meanwhile.
     """
+    missing = ArtifactError(f"{folder} is missing", hint="restore it or rebuild the index")
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise ArtifactError(
-            f"{folder} is missing", hint="restore it or rebuild the index"
-        ) from error
+        raise missing from error
     with suppress(OSError):  # a file system without locks
         fcntl.flock(descriptor, fcntl.LOCK_SH)
+    # Whoever had the lock may have removed the folder.
+    if not folder.exists():
+        os.close(descriptor)
+        raise missing
     return weakref.finalize(owner, os.close, descriptor)
 
 
-def _is_in_use(folder: Path) -> bool:
-    """Whether this process or another holds a folder."""
+def _remove_unless_held(folder: Path) -> None:
+    """Remove a folder that neither this process nor another holds; who wants to hold it waits."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return True
+        return
+    else:
+        shutil.rmtree(folder)
     finally:
         os.close(descriptor)
-    return False

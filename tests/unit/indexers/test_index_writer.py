@@ -1,5 +1,8 @@
 """An index is, row for row, the one that is built at once, however it was written."""
 
+import fcntl
+import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 from indexers.documents import Documents, Put
 from indexers.index import Index
 from indexers.index_writer import Change, WriteReport, update_index, write_index
+from indexers.ledger import hold_folder, remove_unused
 from indexers.protocols import EncoderIdentity
 from indexers.settings import INDEX_TYPES, BuildSettings
 from rag.core.arrays import Float32
@@ -23,7 +27,8 @@ from rag.core.errors import (
     MismatchedArtifactError,
     ResourceError,
 )
-from rag.core.files import directory_lock
+from rag.core.files import atomic_write_json, directory_lock
+from rag.core.manifest import MANIFEST_NAME
 from rag.core.types import Passage
 from rag.data.records import CorpusOptions, Document
 from rag.data.split import split_documents
@@ -112,6 +117,31 @@ def test_what_was_said_of_the_content_is_said_again_by_the_run_that_goes_on(
     assert write_index(tmp_path / "i", (), encoder=encoder, **options).notes == said
     assert not write_index(tmp_path / "i", (), encoder=encoder, **options).notes
     assert not write_index(tmp_path / "j", corpus(9), encoder=encoder, **options).notes
+
+
+def test_a_version_is_locked_while_it_is_removed_and_then_gone_for_those_who_waited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "data-old"
+    old.mkdir()
+    (tmp_path / "data-new").mkdir()
+    atomic_write_json(tmp_path / MANIFEST_NAME, {"format_version": 4, "data": "data-new"})
+    remove = shutil.rmtree
+
+    def remove_locked(folder: Path) -> None:
+        reader = os.open(folder, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(reader, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        os.close(reader)
+        remove(folder)
+
+    monkeypatch.setattr(shutil, "rmtree", remove_locked)
+    remove_unused(tmp_path)
+    assert not old.exists()
+    old.mkdir()
+    monkeypatch.setattr(fcntl, "flock", lambda *_: remove(old, ignore_errors=True))
+    with refusal(ArtifactError):
+        hold_folder(old, owner=Index)
 
 
 def test_other_inputs_are_refused_unless_overwritten(tmp_path: Path, encoder: Any) -> None:
