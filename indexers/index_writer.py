@@ -330,6 +330,14 @@ class _IndexWriter:
             report.version = previous.version
             return report
         passages = PassageStore(ledger.path("passages"))
+        if not ledger.is_update:
+            n_documents = len(Documents(ledger.path("passages")))
+            is_as_it_was = ledger.existing is not None or content is None
+            if is_as_it_was:
+                report.kept = n_documents
+            else:
+                report.added = n_documents
+                report.passages = len(passages)
         if start is not None and self.settings.has_encoder:
             self.earlier_rows = match_passages(passages, start.passages)
         inputs = {"passages": stored.output}
@@ -344,8 +352,8 @@ class _IndexWriter:
         extra_keys = (previous and previous.model_extra) or {}
         finished = ledger.existing or ledger.commit(self.settings, language, extra_keys)
         report.version = finished.version
-        n_reused = int((self.earlier_rows >= 0).sum())
-        report.reused = max(0, n_reused - self.kept_passages)
+        if report.passages and self.settings.has_encoder:
+            report.reused = int((self.earlier_rows >= 0).sum()) - self.kept_passages
         return report
 
     def _check_resumed(self) -> None:
@@ -438,7 +446,8 @@ class _IndexWriter:
     def _documents(self, content: Iterable[Change], max_deleted_share: float) -> Iterator[Put]:
         """The documents of the new version, without their groups.
 
-        Counts them in the report as they are read; after the last, writes their groups.
+        Counts those of an update in the report as they are read; after the last, writes their
+        groups.
 
         Raises:
             DataError: more than `max_deleted_share` of the earlier documents are gone.
@@ -459,13 +468,8 @@ class _IndexWriter:
                 stated_groups[put.id] = groups
             if put.id in rights.folders:
                 reread_ids.add(put.id)
-            if entry is not None and put.passages == stored:
-                report.kept += 1
-                self.kept_passages += len(stored)
-            else:
-                report.added += entry is None
-                report.replaced += entry is not None
-                report.passages += len(put.passages)
+            if self.ledger.is_update:
+                self._compare(put, entry, stored)
             yield put
         if start is not None and self.ledger.is_update:
             total = len(start.documents)
@@ -480,6 +484,21 @@ class _IndexWriter:
         # The stage is not finished yet: a killed run writes the groups again, and nobody searches new
         # documents without them.
         self._write_rights(stated_groups, reread_ids)
+
+    def _compare(self, put: Put, entry: DocumentEntry | None, stored: list[Passage]) -> None:
+        """Count a document of an update as kept, replaced or added.
+
+        Args:
+            entry: the document with its id in the earlier version, which has the passages `stored`.
+        """
+        report = self.report
+        if entry is not None and put.passages == stored:
+            report.kept += 1
+            self.kept_passages += len(stored)
+            return
+        report.added += entry is None
+        report.replaced += entry is not None
+        report.passages += len(put.passages)
 
     def _write_rights(
         self, stated_groups: Mapping[str, Groups], reread_ids: Collection[str]

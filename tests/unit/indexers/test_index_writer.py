@@ -114,8 +114,10 @@ def test_what_was_said_of_the_content_is_said_again_by_the_run_that_goes_on(
     stopped = SimpleNamespace(identity=encoder.identity, dim=encoder.dim, encode_passages=None)
     with pytest.raises(TypeError):
         write_index(tmp_path / "i", corpus(9), encoder=stopped, **options)
-    assert write_index(tmp_path / "i", (), encoder=encoder, **options).notes == said
-    assert not write_index(tmp_path / "i", (), encoder=encoder, **options).notes
+    continued = write_index(tmp_path / "i", (), encoder=encoder, **options)
+    assert (continued.notes, continued.added, continued.passages) == (said, 9, 9)
+    again = write_index(tmp_path / "i", (), encoder=encoder, **options)
+    assert (again.notes, str(again)) == ([], "9 documents, none changed")
     assert not write_index(tmp_path / "j", corpus(9), encoder=encoder, **options).notes
 
 
@@ -142,6 +144,15 @@ def test_a_version_is_locked_while_it_is_removed_and_then_gone_for_those_who_wai
     monkeypatch.setattr(fcntl, "flock", lambda *_: remove(old, ignore_errors=True))
     with refusal(ArtifactError):
         hold_folder(old, owner=Index)
+
+
+def test_a_rerun_without_a_source_reports_no_change(tmp_path: Path, encoder: Any) -> None:
+    for counts in ((9, 0, 9), (0, 9, 0)):
+        report = write_index(tmp_path / "i", corpus(9), encoder=encoder, settings=SMALL)
+        assert (report.added, report.kept, report.passages) == counts
+    with Index.open(tmp_path / "i") as start:
+        copy = write_index(tmp_path / "j", None, encoder=encoder, settings=SMALL, start_from=start)
+    assert (copy.added, copy.kept, copy.passages, copy.reused) == (0, 9, 0, 0)
 
 
 def test_other_inputs_are_refused_unless_overwritten(tmp_path: Path, encoder: Any) -> None:
