@@ -58,6 +58,7 @@ class MicroBatcher:
 
     Attributes:
         queue: items that wait.
+        has_failed: whether it stopped by an error of its own, so that it will run nothing more.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class MicroBatcher:
         self._queue_size = queue_size
         self.queue = deque[_Entry]()
         self._changed = asyncio.Event()
+        self.has_failed = False
         self._closing = False
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="rag-model")
         self._free = asyncio.Semaphore(workers)
@@ -86,7 +88,7 @@ class MicroBatcher:
 
     def start(self) -> None:
         """Start dispatching; call it on the running event loop."""
-        self._task = asyncio.create_task(self._dispatch())
+        self._task = asyncio.create_task(self._dispatch_all())
 
     async def submit(self, key: Hashable, items: Sequence[str]) -> list[tuple[Result, float]]:
         """Run `items`, possibly in one batch with others' items; all are accepted or none.
@@ -97,7 +99,7 @@ class MicroBatcher:
             Each result, and the seconds that its item waited before it ran.
 
         Raises:
-            ApiError: 503: there is no room for all of them, or `close` was called.
+            ApiError: 503: there is no room for all of them, `close` was called, or it has failed.
             ItemFailed: `run` raised for an item; the first one that failed.
         """
         if self._closing:
@@ -125,17 +127,27 @@ class MicroBatcher:
         """
         self._closing = True
         self._changed.set()
-        is_drained = True
         try:
             await asyncio.wait_for(self._task, timeout_s)
+            is_drained = not self.has_failed
         except TimeoutError:
             is_drained = False
-        for entry in (*self._running, *self.queue):
-            if not entry.future.done():
-                entry.future.set_exception(shutting_down())
-        self._set_queue(())
         self._threads.shutdown(wait=is_drained, cancel_futures=True)
         return is_drained
+
+    async def _dispatch_all(self) -> None:
+        """Dispatch until closed; items that are left when that ends fail, for nothing runs them."""
+        try:
+            await self._dispatch()
+        except Exception:
+            log.exception("no question can be run any more")
+            self.has_failed = True
+            self._closing = True
+        finally:
+            for entry in (*self._running, *self.queue):
+                if not entry.future.done():
+                    entry.future.set_exception(shutting_down())
+            self._set_queue(())
 
     async def _dispatch(self) -> None:
         async with asyncio.TaskGroup() as running:
@@ -148,10 +160,8 @@ class MicroBatcher:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(max(0.0, left_s)):
                         await self._wait_for(self._n_expected)
-                batch = self._take()
-                if batch:
-                    self._running.update(batch)
-                    running.create_task(self._run_batch(batch))
+                if self.queue:
+                    running.create_task(self._run_batch(self._take()))
                 else:
                     self._free.release()
 
@@ -162,15 +172,13 @@ class MicroBatcher:
             await self._changed.wait()
 
     def _take(self) -> list[_Entry]:
-        """Remove the oldest item and others with its key from the queue, up to `max_size`."""
-        batch = list[_Entry]()
-        rest = list[_Entry]()
-        for entry in self.queue:
-            if len(batch) < self.max_size and entry.key == self.queue[0].key:
-                batch.append(entry)
-            else:
-                rest.append(entry)
-        self._set_queue(rest)
+        """Remove the oldest item and others with its key from the queue, up to `max_size`, to be
+        run.
+        """
+        key = self.queue[0].key
+        batch = [entry for entry in self.queue if entry.key == key][: self.max_size]
+        self._set_queue(entry for entry in self.queue if entry not in batch)
+        self._running.update(batch)
         return batch
 
     def _set_queue(self, entries: Iterable[_Entry]) -> None:
@@ -180,11 +188,12 @@ class MicroBatcher:
 
     async def _run_batch(self, batch: list[_Entry]) -> None:
         started = time.monotonic()
-        waits_s = [started - entry.queued_at for entry in batch]
         loop = asyncio.get_running_loop()
         outcomes = await loop.run_in_executor(self._threads, self._run_safely, batch)
         self._running.difference_update(batch)
-        for entry, outcome, wait_s in zip(batch, outcomes, waits_s, strict=True):
+        for entry, outcome in zip(batch, outcomes, strict=True):
+            wait_s = started - entry.queued_at
+            self._metrics.stage_seconds.labels("queue").observe(wait_s)
             if entry.future.done():
                 continue
             if isinstance(outcome, BaseException):
@@ -194,8 +203,6 @@ class MicroBatcher:
         duration_s = time.monotonic() - started
         self._metrics.batch_size.observe(len(batch))
         self._metrics.stage_seconds.labels("batch").observe(duration_s)
-        for wait_s in waits_s:
-            self._metrics.stage_seconds.labels("queue").observe(wait_s)
         self._free_at = time.monotonic()
         self._n_expected = min(self.max_size, len(batch) + len(self.queue))
         self._free.release()
@@ -209,7 +216,8 @@ class MicroBatcher:
             if len(results) != len(batch):
                 raise RuntimeError(f"{len(batch)} items gave {len(results)} results")
             return results
-        except Exception as error:
+        except BaseException as error:
+            # Also a panic of a library in Rust, or an exit: they would end the dispatcher.
             if len(batch) == 1:
                 return [error]
             fields = {"batch_size": len(batch), "error": type(error).__name__}

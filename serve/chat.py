@@ -7,17 +7,15 @@ import re
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 from urllib.parse import quote
 
 import numpy as np
 from fastapi import APIRouter, Request
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    Strict,
     ValidationError,
     field_validator,
     model_validator,
@@ -41,7 +39,7 @@ from serve.responses import (
     Source,
     Usage,
 )
-from serve.routes import MAX_QUESTION_CHARS, TEXT, AppEngine, check_text
+from serve.routes import MAX_QUESTION_CHARS, TEXT, AppEngine, LongText
 
 MODEL = "openqa-rag"
 _UNDERSTOOD = "Question as understood: "
@@ -123,7 +121,7 @@ class EmbeddingsRequest(BaseModel):
     """Texts to encode; `input_type` is not of OpenAI's protocol."""
 
     model: str = MODEL
-    input: list[Annotated[str, Strict(), AfterValidator(check_text)]] = Field(
+    input: list[LongText] = Field(
         min_length=1, max_length=2048, description="texts, or a single one"
     )
     encoding_format: Literal["float", "base64"] = Field(

@@ -41,12 +41,12 @@ FOLLOW_S = 2.0  # between two looks for an update of an index
 _BATCH_WAIT_S = 0.008  # longest wait for a batch to fill up
 _CLOSE_S = 5.0  # for what no request waits for any more
 # The answer to a failed question; the first kind of error that fits counts.
-_FAILURES: dict[type[Exception], ApiError] = {
+_FAILURES: dict[type[BaseException], ApiError] = {
     ReaderError: ApiError(
         502, "reader_failed", "the model that reads the passages did not give an answer"
     ),
     RetrievalError: ApiError(500, "retrieval_failed", "the search for passages failed"),
-    Exception: ApiError(500, "internal_error", "the server failed to answer this request"),
+    BaseException: ApiError(500, "internal_error", "the server failed to answer this request"),
 }
 
 
@@ -224,7 +224,9 @@ class Engine:
         return shelf
 
     def require_ready(self) -> None:
-        """An ApiError, 503, while loading, after a failed load, or while stopping."""
+        """An ApiError, 503, while loading, after a failed load, while stopping, or if questions
+        can no longer be run.
+        """
         if self.state == "stopping":
             raise shutting_down()
         if self.state == "failed":
@@ -233,6 +235,9 @@ class Engine:
             )
         if self.state == "loading":
             raise refused("not_ready", "the index is still being loaded", 2)
+        if self.batcher.has_failed or self._asking.has_failed:
+            message = "the server can run no questions any more"
+            raise refused("failed", message, 30, "see the server's log")
 
     async def run(self, request: Request, job: Job, questions: list[str]) -> list[dict[str, Any]]:
         """Results for questions as JSON values, in order; timings include the wait in the queue.

@@ -88,7 +88,7 @@ class Gate:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = state["request_id"]
+                headers["x-request-id"] = request_id
                 headers.setdefault("cache-control", "no-cache" if "etag" in headers else "no-store")
                 for name, value in _SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
@@ -97,11 +97,13 @@ class Gate:
         self.metrics.in_flight.inc()
         try:
             await self._check(scope, receive, send_wrapped)
-        except asyncio.CancelledError:  # the server stops and waits no longer
-            if status == 0:
-                await error_response(shutting_down(), scope)(scope, receive, send_wrapped)
+        except asyncio.CancelledError:
+            # The server stops and waits no longer.
+            if status != 0:
+                raise
+            await error_response(shutting_down(), scope)(scope, receive, send_wrapped)
         except Exception:
-            log.exception("request failed", extra={"request_id": state["request_id"]})
+            log.exception("request failed", extra={"request_id": request_id})
             if status != 0:
                 # Part of the response is sent: the connection breaks, which tells the client.
                 raise

@@ -18,6 +18,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    Strict,
     StringConstraints,
     TypeAdapter,
     ValidationError,
@@ -66,6 +67,7 @@ def _check_shelves(value: object, check: ValidatorFunctionWrapHandler) -> object
 Stripped = Annotated[str, StringConstraints(strict=True, strip_whitespace=True, min_length=1)]
 Text = Annotated[Stripped, Field(max_length=MAX_QUESTION_CHARS), AfterValidator(check_text)]
 TEXT = TypeAdapter[str](Text)
+LongText = Annotated[str, Strict(), AfterValidator(check_text)]
 _Name = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=255)]
 ShelfNames = Annotated[
     _Name | Annotated[list[_Name], Field(min_length=1)] | None,

@@ -31,7 +31,6 @@ def _check_claim(text: str) -> str:
 ClaimText = Annotated[
     Stripped,
     Field(max_length=MAX_CLAIM_CHARS),
-    AfterValidator(check_text),
     AfterValidator(_check_claim),
 ]
 LongText = Annotated[Stripped, Field(max_length=_MAX_TEXT_CHARS), AfterValidator(check_text)]

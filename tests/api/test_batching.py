@@ -9,6 +9,7 @@ import pytest
 
 from serve.app import create_app
 from serve.batching import ItemFailed, MicroBatcher
+from serve.errors import ApiError
 from serve.metrics import ServerMetrics
 from tests.api.fakes import (
     FakePipeline,
@@ -22,6 +23,10 @@ from tests.api.fakes import (
 )
 
 pytestmark = pytest.mark.anyio
+
+
+class Panic(BaseException):
+    """Like a panic of a library in Rust, which is no Exception."""
 
 
 class Worker:
@@ -41,6 +46,8 @@ class Worker:
             raise ValueError("13")
         if 99 in items:
             raise StopIteration
+        if 66 in items:
+            raise Panic
         return [2 * item for item in items]
 
 
@@ -102,19 +109,47 @@ async def test_a_bad_item_fails_alone():
     gate = threading.Event()
     worker = Worker(gate=gate)
     made = batcher(worker)
-    tasks = [asyncio.create_task(values(made, number)) for number in (0, 1, 13, 99, 2)]
+    tasks = [asyncio.create_task(values(made, number)) for number in (0, 1, 13, 99, 66, 2)]
     await until(lambda: worker.batches)
     gate.set()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert results[:2] == [[0], [2]]
     assert isinstance(results[2].__cause__, ValueError)
     assert isinstance(results[3].__cause__, StopIteration)
-    assert results[4] == [4]
+    assert isinstance(results[4].__cause__, Panic)
+    assert results[5] == [4]
     with pytest.raises(ItemFailed) as failed:
         await values(made, 1, 13)
     assert failed.value.number == 1
     assert await values(made, 5) == [10]
     await made.close(1)
+
+
+async def test_a_lone_item_that_ends_its_thread_leaves_the_next_one_alone():
+    made = batcher(Worker())
+    with pytest.raises(ItemFailed):
+        await values(made, 66)
+    assert await asyncio.wait_for(values(made, 5), 10) == [10]
+    assert await made.close(1)
+
+
+async def test_all_items_fail_at_once_if_dispatching_fails(monkeypatch):
+    gate = threading.Event()
+    worker = Worker(gate=gate)
+    made = batcher(worker)
+    running = asyncio.create_task(values(made, 0))
+    await until(lambda: worker.batches)
+    waiting = asyncio.create_task(values(made, 1))
+    await until(lambda: len(made.queue) == 1)
+    monkeypatch.setattr(made, "_take", lambda: 1 / 0)
+    gate.set()
+    assert await asyncio.wait_for(running, 10) == [0]
+    for answer in (waiting, values(made, 2)):
+        with pytest.raises(ApiError, match="shutting down"):
+            await asyncio.wait_for(answer, 10)
+    assert made.has_failed
+    assert not made.queue
+    assert not await made.close(1)
 
 
 async def test_cancelled_items_leave_the_queue_and_never_run():
@@ -154,6 +189,15 @@ async def test_a_full_queue_answers_503_with_retry_after():
         gate.set()
         assert [response.status_code for response in await asyncio.gather(*tasks)] == [200, 200]
         assert (await ask(client)).status_code == 200
+
+
+async def test_a_server_that_can_run_nothing_any_more_is_not_ready(monkeypatch):
+    async with running(FakePipeline()) as client:
+        engine = client._transport.app.state.engine
+        monkeypatch.setattr(engine.batcher, "_take", lambda: 1 / 0)
+        assert (await ask(client)).status_code == 503
+        assert refused(await client.get("/readyz")) == (503, "failed")
+        assert (await client.get("/healthz")).status_code == 200
 
 
 async def test_a_client_that_leaves_is_dropped_before_its_question_runs():

@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import httpx
@@ -24,6 +25,8 @@ from rag.core.errors import (
 )
 from rag.data.filters import FilterError
 from serve.app import create_app
+from serve.metrics import ServerMetrics
+from serve.middleware import Gate
 from serve.settings import ServeSettings, hash_api_key, load_settings
 from tests.api.fakes import FOLDERS, FakePipeline, ask, engine_of, running, settings, until
 from tests.support.messages import refusal
@@ -371,3 +374,18 @@ def test_an_unknown_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     )  # and nobody would be asked for a key
     with refusal(ConfigError):
         load_settings()
+
+
+async def test_a_request_that_is_cancelled_after_its_response_began_is_not_taken_for_complete():
+    sent = asyncio.Queue[Any]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise asyncio.CancelledError
+
+    gate = Gate(app, settings(), ServerMetrics(), routes=())
+    application = SimpleNamespace(routes=())
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "app": application}
+    with pytest.raises(asyncio.CancelledError):
+        await gate(scope, sent.get, sent.put)
+    assert sent.qsize() == 1
