@@ -191,9 +191,13 @@ def _read_dpr(path: Path) -> dict[str, RankedPassages]:
         ranking = []
         for rank, candidate in enumerate(example.candidates):
             passage = candidate.passage
-            hit = Hit(-1, passage.id or str(rank), candidate.score or -float(rank))
-            ranking.append((hit, passage))
-        rankings[example.question] = ranking
+            score = -float(rank) if candidate.score is None else candidate.score
+            ranking.append((Hit(-1, passage.id or str(rank), score), passage))
+        if rankings.setdefault(example.question, ranking) != ranking:
+            raise DataError(
+                f"{path}: the question {example.question!r} is there twice, with other passages",
+                hint="leave one of the two out, or give a TREC run, where questions have ids",
+            )
     return rankings
 
 

@@ -11,6 +11,7 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, GoldPassage, Hit, Passage, Question
 from rag.data.examples import read_examples
 from rag.eval.api import REPORT_NAME
+from rag.eval.systems import open_results
 from rag.policies import SearchOnce, State, Step
 from readers.protocols import ReadRequest
 from retrievers.protocols import Retriever
@@ -90,14 +91,33 @@ def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_pa
         {"question": q.text, "answers": list(q.answers), "ctxs": [p.to_json()]}
         for q, p in zip(judged, PASSAGES, strict=True)
     ]
+    asked = {"question": results[0]["question"]}
+    results.append(results[0])
     (tmp_path / "found.json").write_text(json.dumps(results))
     result = rag.evaluate(None, judged, run=tmp_path / "found.json")
     assert result.figures["top1"].value == result.figures["RR"].value == 1.0
+    (tmp_path / "twice.json").write_text(json.dumps([*results, {**results[1], **asked}]))
+    with refusal(DataError):
+        rag.evaluate(None, judged, run=tmp_path / "twice.json")
     with refusal(DataError):
         rag.evaluate(None, judged, run=tmp_path / "nothing.run")
     # A run without its index does not say which page a passage is of.
     with refusal(ConfigError):
         rag.evaluate(None, judged, run=tmp_path / "found.json", profile="kilt")
+
+
+def test_a_score_of_zero_in_results_of_another_program_keeps_its_rank(tmp_path: Path) -> None:
+    found = [
+        {"id": passage.id, "title": "", "text": passage.text, "score": score}
+        for passage, score in zip(PASSAGES, ("2.0", "0.0", "-0.5"), strict=False)
+    ]
+    results = [{"question": "Who?", "answers": ["nobody"], "ctxs": found}]
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps(results))
+    system, _ = open_results(path, None)
+    assert system.find is not None
+    ranking = system.find(Question("q", "Who?", ("nobody",)), 10)
+    assert [hit.score for hit, _ in ranking] == [2.0, 0.0, -0.5]
 
 
 def test_pipelines_and_own_retrievers_are_evaluated(index: Path, tmp_path: Path) -> None:
