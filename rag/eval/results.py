@@ -117,7 +117,7 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 
 def with_interval(figure: Mapping[str, Any]) -> str:
-    """A share with its interval: "41.2 % (38.6–43.9)"."""
-    if figure.get("value") is None:
-        return "–"
+    """A share with its interval, if it has one: "41.2 % (38.6–43.9)"."""
+    if figure.get("low") is None:
+        return percent(figure.get("value"))
     return f"{percent(figure['value'])} ({100 * figure['low']:.1f}–{100 * figure['high']:.1f})"

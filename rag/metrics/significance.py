@@ -5,6 +5,7 @@ All functions work on one value per question; random draws come from a seed. The
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -22,12 +23,24 @@ _PERMUTATIONS = 9_999
 _BATCH_CELLS = 2_000_000
 
 
+def json_values(values: Mapping[str, object]) -> dict[str, object]:
+    """The values as JSON has them: None for NaN and the infinities.
+
+    Example:
+        >>> json_values({"loss": np.nan, "by group": [1.5, np.inf]})
+        {'loss': None, 'by group': [1.5, None]}
+    """
+    stored: dict[str, object] = json.loads(json.dumps(values), parse_constant=lambda name: None)
+    return stored
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A mean over the n questions where a figure is defined, with its percentile bootstrap
     interval.
 
-    It is NaN if there are none; `level` is the interval's coverage.
+    It is NaN if there are none, and its ends are NaN if there are fewer than two; `level` is the
+    interval's coverage.
     """
 
     value: float
@@ -41,17 +54,13 @@ class Interval:
         return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
 
     def times(self, factor: float) -> Interval:
-        """The same in another unit."""
-        return replace(
-            self, value=factor * self.value, low=factor * self.low, high=factor * self.high
-        )
+        """The same in another unit, or with another sign."""
+        low, high = sorted((factor * self.low, factor * self.high))
+        return replace(self, value=factor * self.value, low=low, high=high)
 
     def to_json(self) -> dict[str, object]:
         """A dict ready for `json.dumps`; undefined numbers become None."""
-        return {
-            key: (None if isinstance(v, float) and np.isnan(v) else v)
-            for key, v in asdict(self).items()
-        }
+        return json_values(asdict(self))
 
     @classmethod
     def from_json(cls, values: Mapping[str, float | None]) -> Interval:
@@ -75,7 +84,7 @@ def bootstrap_of(
     n = len(columns[0])
     value = float(statistic(*columns, axis=-1)) if n else np.nan
     if n < 2:
-        return Interval(value, value, value, n)
+        return Interval(value, np.nan, np.nan, n)
     resampled = resample(
         columns,
         statistic,
@@ -111,7 +120,7 @@ def bootstrap(values: npt.ArrayLike, *, seed: int = 0) -> Interval:
     column = np.asarray(values, np.float64)
     defined = column[~np.isnan(column)]
     n = len(defined)
-    if n and defined[0] in (0.0, 1.0) and (defined == defined[0]).all():
+    if n > 1 and defined[0] in (0.0, 1.0) and (defined == defined[0]).all():
         mean = float(defined[0])
         ends = binomtest(int(mean) * n, n).proportion_ci(_LEVEL, "exact")
         return Interval(mean, float(ends.low), float(ends.high), n)
@@ -187,8 +196,24 @@ class PairedTest:
     lost: int
 
 
+def _of_differences(difference: Float64) -> Interval:
+    """The mean difference with its interval; if the systems are exchanged, only its signs change."""
+    sign = -1.0 if difference.sum() < 0 else 1.0
+    interval = bootstrap(sign * difference)
+    # The exact interval of equal values is that of a share: it begins with 0, or ends with 1.
+    if interval.value == interval.low == 0.0:
+        # Either system could be the better one.
+        interval = replace(interval, low=-interval.high)
+    elif interval.value == interval.high == 1.0:
+        # The system could be worse on all questions on which it need not be better.
+        interval = replace(interval, low=2.0 * interval.low - 1.0)
+    return interval.times(sign)
+
+
 def compare_paired(a: npt.ArrayLike, b: npt.ArrayLike) -> PairedTest:
     """Compare two systems question by question, with the test that fits the values.
+
+    If they are exchanged, the difference changes its sign, and all else stays.
 
     Args:
         a, b: (n,), one value per question; NaN where a figure is undefined.
@@ -206,10 +231,6 @@ def compare_paired(a: npt.ArrayLike, b: npt.ArrayLike) -> PairedTest:
         raise DataError(f"a paired test needs one value per question: found {shapes}")
     difference = values[1] - values[0]
     difference = difference[~np.isnan(difference)]
-    interval = bootstrap(difference)
-    if interval.value == interval.low == 0.0:
-        # Either system could be the better one.
-        interval = replace(interval, low=-interval.high)
     gained = int((difference > 0).sum())
     lost = int((difference < 0).sum())
     test = "randomisation"
@@ -218,4 +239,6 @@ def compare_paired(a: npt.ArrayLike, b: npt.ArrayLike) -> PairedTest:
         p_value = float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
     else:
         p_value = randomisation_test(difference)
-    return PairedTest(interval, p_value, test, gained, len(difference) - gained - lost, lost)
+    return PairedTest(
+        _of_differences(difference), p_value, test, gained, len(difference) - gained - lost, lost
+    )

@@ -10,6 +10,7 @@ from pathlib import Path
 from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_json, atomic_write_text
 from rag.core.log import get_logger
+from rag.metrics.significance import json_values
 from rag.training.card import render_card
 from rag.training.config import TrainConfig
 from rag.training.distributed import World
@@ -68,7 +69,8 @@ def train(
         step, weights, scores = fit(method, config, world)
         if world.is_main:
             figures = method.export({**method.master.frozen, **weights}) or scores
-            atomic_write_json(config.out / "figures.json", {"step": step, "figures": figures})
+            measured = json_values({"step": step, "figures": figures})
+            atomic_write_json(config.out / "figures.json", measured)
             card = render_card(config, method.card, {**method.facts, "steps": step}, figures)
             atomic_write_text(finished / "README.md", card)
         world.barrier()

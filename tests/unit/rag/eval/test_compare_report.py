@@ -131,6 +131,12 @@ def test_report_of_one_system(tmp_path: Path, system: Any) -> None:
     assert "against" not in text
 
 
+def test_one_question_has_figures_without_intervals(tmp_path: Path, system: Any) -> None:
+    evaluation = run(system, QUESTIONS[:1], tmp_path)
+    assert with_interval(evaluation.metrics["figures"]["em"]) in ("0.0 %", "100.0 %")
+    assert "nan" not in f"{evaluation}{render_report([evaluation])}"
+
+
 def test_report_side_by_side(pair: list[Evaluation]) -> None:
     text = render_report(pair)
     check_page(text)

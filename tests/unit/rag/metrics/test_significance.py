@@ -49,6 +49,15 @@ def test_unanimous_outcomes_keep_an_honest_interval() -> None:
     assert sig.bootstrap([-1.0, 1.0, 0.0]).low < 0.0
 
 
+def test_one_question_gives_no_interval() -> None:
+    for value in (0.0, 0.5, 1.0):
+        figure = sig.bootstrap([value])
+        assert (figure.value, figure.n) == (value, 1)
+        assert f"{figure:.1f}" == f"{value} [nan, nan]"
+        assert figure.to_json()["low"] is None
+    assert math.isnan(sig.compare_paired([0.0], [1.0]).difference.high)
+
+
 @given(st.lists(st.integers(-4, 4), min_size=1, max_size=9))
 @settings(max_examples=40, deadline=None)
 def test_exact_randomisation_equals_enumeration(differences: list[int]) -> None:
@@ -77,6 +86,38 @@ def test_holm_is_monotone_and_never_below_the_raw_value(p_values: list[float]) -
     assert all(x[1] <= y[1] or x[0] == y[0] for x, y in itertools.pairwise(pairs))
     if p_values:
         assert min(adjusted) == pytest.approx(min(1.0, min(p_values) * len(p_values)))
+
+
+_VALUES = st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1))
+
+
+@given(st.lists(st.tuples(_VALUES, _VALUES), min_size=2, max_size=9), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_systems_that_are_exchanged_differ_with_the_other_sign(
+    pairs: list[tuple[float, float]], is_unanimous: bool
+) -> None:
+    a, b = np.array(pairs).T
+    if is_unanimous:
+        a, b = np.zeros(len(pairs)), np.ones(len(pairs))
+    result = sig.compare_paired(a, b)
+    exchanged = sig.compare_paired(b, a)
+    back = exchanged.difference.times(-1)
+    ends = (back.value, back.low, back.high)
+    difference = result.difference
+    assert ends == pytest.approx((difference.value, difference.low, difference.high), abs=1e-12)
+    assert (exchanged.lost, exchanged.ties, exchanged.gained) == (
+        result.gained,
+        result.ties,
+        result.lost,
+    )
+    assert exchanged.p_value == pytest.approx(result.p_value)
+
+
+def test_a_difference_that_is_one_everywhere_is_as_uncertain_as_its_test_says() -> None:
+    for n in range(2, 12):
+        result = sig.compare_paired(np.zeros(n), np.ones(n))
+        assert (result.difference.low > 0.0) == (result.p_value < 0.05)
+        assert result.difference.high == result.difference.value == 1.0
 
 
 def test_compare_paired_counts_and_names_the_flips() -> None:

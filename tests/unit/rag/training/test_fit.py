@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from rag.core.errors import ConfigError, IncompleteArtifactError, RagError
+from rag.core.files import read_json
 from rag.runtime.seeds import generator
 from rag.training.config import TrainConfig
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
+from rag.training.run import train
 from rag.training.run_log import read_metrics
 from tests.support.messages import refusal
 from tests.worlds import toy_method
@@ -21,6 +23,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class ToyConfig(TrainConfig):
+    recipe = "toy"
     measured = ("mrr",)
     name: str = "toy"
 
@@ -144,6 +147,16 @@ def test_the_best_weights_are_returned(tmp_path: Path) -> None:
     (tmp_path / "checkpoints/step-00000002/weights.safetensors").unlink()
     with refusal(IncompleteArtifactError):
         run(tmp_path, Batches(5), **settings)
+
+
+def test_a_run_whose_figures_are_no_numbers_ends(tmp_path: Path) -> None:
+    model = linear()
+    figures = {"mrr": math.nan, "nll": math.inf}
+    method = toy_method(model, Batches(2), partial(mean_squares, model), lambda: figures)
+    train(ToyConfig(out=tmp_path), lambda world: method, "model")
+    written = read_json(tmp_path / "figures.json")["figures"]
+    assert written == {"mrr": None, "nll": None}
+    assert "| mrr | nan |" in (tmp_path / "model/README.md").read_text()
 
 
 def test_named_parts_of_the_loss_are_averaged_into_the_log(
