@@ -76,10 +76,10 @@ def build(config: MlmTrainConfig, world: World) -> Method:
         recurring=True,
     )
     batches = draw(rows=rows, examples=Epochs.of(config, len(rows)))
-    held_out: list[MaskedSentence] = []
+    held_out = list[MaskedSentence]()
     if len(held_rows):
-        batch_size = min(_AT_ONCE, len(held_rows))
-        drawn = draw(rows=held_rows, examples=Epochs(len(held_rows), batch_size, seed=config.seed))
+        held = Epochs(len(held_rows), _AT_ONCE, seed=config.seed, keeps_rest=True)
+        drawn = draw(rows=held_rows, examples=held)
         for number in range(len(drawn)):
             held_out += drawn[number]
     return Method(

@@ -57,7 +57,9 @@ class Epochs:
     """Which examples every batch of a run holds: each epoch is a permutation, cut into batches of
     one size.
 
-    The remainder of an epoch, less than one batch, is left out of it.
+    Args:
+        keeps_rest: an epoch has every example, in batches of at most `batch_size` that differ by
+            one example; otherwise the remainder of an epoch, less than one batch, is left out.
 
     Example:
         >>> epochs = Epochs(7, 2, epochs=2)
@@ -73,9 +75,14 @@ class Epochs:
         epochs: float = 1.0,
         max_batches: int | None = None,
         seed: int = 13,
+        keeps_rest: bool = False,
     ) -> None:
         self.batch_size = min(batch_size, count)
-        self.per_epoch = count // self.batch_size
+        # Examples of an epoch.
+        self._n_used = count
+        if not keeps_rest:
+            self._n_used -= count % self.batch_size
+        self.per_epoch = -(-self._n_used // self.batch_size)
         self._length = max(1, round(epochs * self.per_epoch))
         if max_batches is not None:
             self._length = min(self._length, max_batches)
@@ -94,7 +101,7 @@ class Epochs:
             ConfigError: a batch is to have more examples than there are, and than is usual.
         """
         if once:
-            return cls(items, config.batch_size, seed=config.seed)
+            return cls(items, config.batch_size, seed=config.seed, keeps_rest=True)
         size = batch_size or config.batch_size
         made = cls(
             items, size, epochs=config.epochs, max_batches=config.max_batches, seed=config.seed
@@ -131,7 +138,9 @@ class Epochs:
         if self._order[0] != epoch:
             order = generator(self.seed, 21, epoch).permutation(self._count).astype(np.int64)
             self._order = (epoch, order)
-        return self._order[1][number * self.batch_size : (number + 1) * self.batch_size]
+        begin = number * self._n_used // self.per_epoch
+        end = (number + 1) * self._n_used // self.per_epoch
+        return self._order[1][begin:end]
 
 
 class EpochBatches(ABC):

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -86,11 +85,16 @@ class HeldOutScores:
 
     @torch.no_grad()
     def __call__(self, retriever: TrainedRetriever) -> dict[str, float]:
-        """{"nll", "average_rank"}."""
+        """{"nll", "average_rank"}; `nll` is the mean over the questions in their batches."""
         model = retriever.model
         model.eval()
-        losses = [float(self.loss(batch).value) for batch in self.batches]
-        scores = {"nll": sum(losses) / len(losses)}
+        total = 0.0
+        n_questions = 0
+        for batch in self.batches:
+            loss = self.loss(batch)
+            total += float(loss.value) * loss.examples
+            n_questions += loss.examples
+        scores = {"nll": total / n_questions}
         if self.with_positives and model.settings.passage.pooling != TOKENS:
             scores["average_rank"] = self._rank(retriever)
         model.train()
@@ -114,4 +118,4 @@ class HeldOutScores:
 
 
 def _as_array(vectors: Tensor) -> Float32:
-    return np.asarray(vectors.float().cpu().numpy(), np.float32)
+    return vectors.float().cpu().numpy()

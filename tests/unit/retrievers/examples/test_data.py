@@ -1,13 +1,17 @@
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 
 from rag.core.errors import ConfigError
 from rag.core.types import Passage, Query
 from rag.data.examples import Candidate, Example
 from rag.training.distributed import World
+from rag.training.fit import Loss
+from retrievers.encoders.settings import TOKENS
 from retrievers.examples.batches import IGNORED, POSITIVE, Epochs, RetrieverBatches, TargetBatches
 from retrievers.examples.data import ExampleTable
 from retrievers.training.dpr import contrastive_batches
@@ -85,6 +89,24 @@ def test_batches_depend_on_the_step_alone():
     assert len(RetrieverBatches(data, Epochs(len(data), 4, epochs=3, max_batches=5))) == 5
     with pytest.raises(IndexError):
         one[9]
+
+
+def test_every_held_out_question_counts_once_whatever_the_size_of_its_batch():
+    config = SimpleNamespace(batch_size=5, hard_negatives=1, mask_false_negatives=True, seed=3)
+    seen = []
+
+    def loss(batch):
+        values = [int(query.question) ** 2 for query in batch.questions]
+        seen.extend(values)
+        return Loss(torch.tensor(float(np.mean(values))), len(values), 0)
+
+    held_out = [replace(example, question=str(n)) for n, example in enumerate(examples())]
+    scores = HeldOutScores(config, held_out, contrastive_batches, loss)
+    assert [len(batch.questions) for batch in scores.batches] == [4, 4, 4]
+    scores = HeldOutScores(config, held_out[:11], contrastive_batches, loss)
+    figures = scores(Mock(**{"model.settings.passage.pooling": TOKENS}))
+    assert sorted(seen) == [n**2 for n in range(11)]
+    assert figures == {"nll": pytest.approx(np.mean(seen))}
 
 
 def test_one_of_several_positives_is_drawn_at_every_visit():
