@@ -134,21 +134,25 @@ class RealmTask:
     world: World
 
     def loss(self, batch: Sequence[MaskedSentence]) -> Loss:
-        """Loss and figures of this process's share of the batch."""
+        """Loss and figures of this process's share of the batch: the sums over its sentences, divided
+        by the number of sentences that all processes train on.
+        """
         world = self.world
         sentences = batch[world.rank :: world.size]
-        total = len(batch)
-        parts: dict[str, float | Tensor] = dict.fromkeys(_FIGURES, 0.0)
+        total: float = len(batch)
+        parts = dict[str, float | Tensor]()
         if self.config.answered_within:
             answered = self._answered(sentences)
             parts["answered"] = len(answered) / total
-            total = min(total, self.config.batch_size)
-            sentences = answered[: len(range(world.rank, total, world.size))]
+            sentences = answered[: len(range(world.rank, self.config.batch_size, world.size))]
+            total = world.total(len(sentences))
         if not sentences:
             # With fewer sentences than processes, or none that a passage fills in: a loss that is
-            # zero, with gradients to be summed like those of the others.
+            # zero, with gradients to be summed like those of the others. Where no process has a
+            # sentence, there is nothing to log.
+            parts |= dict.fromkeys(_FIGURES if total else (), 0.0)
             zero = next(self.retriever.parameters()).sum() * 0.0
-            return Loss(zero, examples=0, tokens=0, parts=parts)
+            return Loss(zero, 0, 0, parts=parts)
         scores, texts = self.retrieve(sentences)
         passages = list(map(self.reader.tokens, texts))
         logp = self.reader(sentences, passages)  # (B, K, T)

@@ -132,6 +132,12 @@ class World:
             dist.all_reduce(whole)
             tensor.copy_(whole)
 
+    def total(self, number: float) -> float:
+        """The sum of a number over the processes."""
+        value = torch.tensor([number], dtype=torch.float64, device=self.device)
+        self.sum_([value])
+        return float(value)
+
     @torch.no_grad()
     def broadcast_(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its value in the main process."""

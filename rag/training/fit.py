@@ -440,13 +440,12 @@ def _divided_loss(method: Method, batch: Any, world: World) -> Loss:
     if is_idle:
         terms = 0
         loss = replace(loss, examples=0, tokens=0)
-    total = torch.tensor([float(terms)], dtype=torch.float64, device=world.device)
-    world.sum_([total])
+    total = world.total(terms)
     parts: Mapping[str, float | torch.Tensor] = dict.fromkeys(loss.parts, 0.0)
     if not terms:
         # The mean of no terms is not a number, and is to count nothing.
         return replace(loss, value=0.0 * loss.value.nan_to_num(), parts=parts)
-    share = terms / float(total)
+    share = terms / total
     parts = {name: share * number for name, number in loss.parts.items()}
     return replace(loss, value=share * loss.value, parts=parts)
 

@@ -240,6 +240,14 @@ def test_sentences_that_no_passage_fills_in_can_be_left_out(world: Path, tmp_pat
         filtered = task.loss(batch)
         task.config = task.config.replaced(answered_within=0)
         plain = task.loss(expected[:2])
+        # Of a batch with fewer than asked for, all figures are means over those that are left.
+        task.config = task.config.replaced(answered_within=3, batch_size=len(batch))
+        few = task.loss(batch)
+        task.config = task.config.replaced(answered_within=0)
+        every = task.loss(expected)
+    assert few.value.item() == pytest.approx(every.value.item())
+    for name, figure in every.parts.items():
+        assert float(few.parts[name]) == pytest.approx(float(figure))
     assert filtered.examples == 2
     assert filtered.parts["answered"] == pytest.approx(len(expected) / len(batch))
     assert float(filtered.value) == pytest.approx(float(plain.value))
