@@ -136,13 +136,13 @@ class JointTask:
 
     def measure(self, questions: Sequence[Question]) -> dict[str, float]:
         """Held-out questions: {"em", "f1"} and top-k in per cent, unsmoothed "nll" of first
-        answers.
+        answers that are not blank.
         """
         was_training = self.module.training
         self.module.eval()
         reader = GenerativeReader(self.seq2seq, self.settings)
         requests, figures = self.finder.evaluate(questions, reader, self.config.batch_size)
-        targets = [question.answers[0] for question in questions]
+        targets = [next(filter(str.strip, question.answers)) for question in questions]
         figures["nll"] = -fmean(reader.log_likelihood(requests, targets))
         self.module.train(was_training)
         return figures

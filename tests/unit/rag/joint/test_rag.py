@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,12 +15,14 @@ from indexers.settings import BuildSettings
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import read_json
-from rag.core.types import Passage
+from rag.core.types import Passage, Question
 from rag.data.files.rows import json_records, write_json_lines
 from rag.eval.api import evaluate
+from rag.joint import rag as joint
 from rag.joint.config import EmdrTrainConfig, JointTrainConfig, RagTrainConfig
 from rag.metrics.significance import Interval
 from rag.pipeline import Pipeline
+from rag.training.distributed import World
 from readers.manifest import READER_FILE
 from tests.support.messages import refusal
 from tests.support.training import figures_of, records
@@ -158,6 +161,19 @@ def test_a_generator_learns_over_bm25_and_answers_over_it(
     assert "other scores" not in caplog.text
     Pipeline.open(world["index"], reader=reader).close()
     assert "was trained with the scores of bm25; those of dense are not comparable" in caplog.text
+
+
+def test_the_loss_of_held_out_answers_passes_over_blank_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader = Mock()
+    reader.log_likelihood.return_value = [-2.0]
+    monkeypatch.setattr(joint, "GenerativeReader", lambda *_: reader)
+    finder = Mock()
+    finder.evaluate.return_value = ([], {})
+    task = joint.JointTask(Mock(), Mock(), Mock(), Mock(), finder, World())
+    assert task.measure([Question("q", "Which?", (" ", "blue"))]) == {"nll": 2.0}
+    reader.log_likelihood.assert_called_once_with([], ["blue"])
 
 
 SILENT = '{"question": "who", "answers": []}'
