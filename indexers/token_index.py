@@ -97,7 +97,9 @@ class TokenIndex:
             )
         scores = np.full((len(lengths), top_k), -np.inf, dtype=np.float32)
         rows = np.full((len(lengths), top_k), -1, dtype=np.int64)
-        for number, query in enumerate(np.split(values, np.cumsum(lengths)[:-1])):
+        # Behind the last question is an empty part.
+        parts = np.split(values, np.cumsum(lengths))[: len(lengths)]
+        for number, query in enumerate(parts):
             found = self._search(query, top_k, selected)
             best_scores, best_rows = select_best(found[0][None], found[1][None], top_k)
             scores[number] = best_scores[0]

@@ -142,6 +142,8 @@ def test_staged_search_finds_what_exhaustive_scoring_finds(
     shared = [len(set(a) & set(b)) for a, b in zip(full.tolist(), result.tolist(), strict=True)]
     assert np.mean(shared) / 5 > 0.9
     one = index.search(queries.values[: queries.lengths[0]], queries.lengths[:1], 5)
+    none = index.search(queries.values[:0], queries.lengths[:0], 5)
+    assert [array.shape for array in none] == [(0, 5)] * 2
     np.testing.assert_array_equal(one[1][0], result[0])
     np.testing.assert_array_equal(one[0][0], scores[0])
 
