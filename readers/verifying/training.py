@@ -63,7 +63,7 @@ class PairBatches:
         draw = generator(config.seed, 31)
         chars = np.array([len(pair.claim) + len(pair.evidence) for pair in pairs])
         lengths = np.minimum(chars / _CHARS_PER_TOKEN, config.max_tokens).astype(int)
-        count = round(config.epochs * len(pairs))
+        count = max(1, round(config.epochs * len(pairs)))
         passes = [draw.permutation(len(pairs)) for _ in range(-(-count // len(pairs)))]
         order = np.concatenate(passes)[:count]
         for first in range(0, count, _POOL_PAIRS):
@@ -201,6 +201,10 @@ def measure(model: VerdictModel, pairs: Sequence[Pair]) -> Mapping[str, float]:
     """{"accuracy", "nll"}, the first in percent; where a label stands for two, either is right."""
     model.eval()
     logits, labels, _ = _read(model, pairs)
+    return _figures(logits, labels)
+
+
+def _figures(logits: Tensor, labels: Tensor) -> Mapping[str, float]:
     predicted = logits.argmax(-1)
     is_right = torch.where(labels == LABELS["not_supported"], predicted > 0, predicted == labels)
     return {
@@ -230,7 +234,9 @@ def _export(
     held_out: Sequence[Pair],
     weights: Mapping[str, Tensor],
 ) -> Mapping[str, float] | None:
-    """Write `verifier/`, with the temperature fitted on what is read back; its figures."""
+    """Write `verifier/`, with the temperature fitted on what is read back; its figures at that
+    temperature.
+    """
     folder = config.out / "verifier"
     save_verifier(folder, model, weights, name=config.name, rank=config.rank)
     if not held_out:
@@ -241,4 +247,5 @@ def _export(
     temperature = fit_temperature(logits, labels)
     calibration = Calibration(temperature=temperature, questions=len(held_out))
     parts.manifest.replaced(calibration=calibration).save(folder)
-    return {**measure(stored, held_out), "temperature": temperature}
+    figures = _figures(logits / temperature, labels)
+    return {**figures, "temperature": temperature}

@@ -16,6 +16,7 @@ from rag.core.types import VERDICT_LABELS
 from rag.data.files.rows import write_json_lines
 from rag.runtime.model_files import add_difference
 from readers.open import open_reader
+from readers.verifying import training
 from readers.verifying.files import (
     SHIPPED_VERIFIER,
     difference,
@@ -26,7 +27,14 @@ from readers.verifying.files import (
 )
 from readers.verifying.open import load_verifier
 from readers.verifying.settings import VerifierTrainConfig
-from readers.verifying.training import LABELS, Pair, PairBatches, fit_temperature, verifier_loss
+from readers.verifying.training import (
+    LABELS,
+    Pair,
+    PairBatches,
+    fit_temperature,
+    log_likelihoods,
+    verifier_loss,
+)
 from tests.support.messages import refusal
 from tests.support.training import check_parts_sum_to_the_whole, figures_of
 from tests.tiny_reader import WORDS, tiny_encoder
@@ -77,7 +85,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_learns_to_compare(trained: Path) -> None:
-    assert figures_of(trained / "out")["accuracy"] >= 85.0
+    figures = figures_of(trained / "out")
+    assert figures["accuracy"] >= 85.0
+    # The exported figures are those of the exported model, with its temperature.
+    _, held_out = training._read_pairs(config(trained, exchanged=0.1))
+    claims = [pair.claim for pair in held_out]
+    logits, _ = load_model(trained / "out" / "verifier").logits(
+        claims, [pair.evidence for pair in held_out]
+    )
+    labels = torch.tensor([pair.label for pair in held_out])
+    of_labels = log_likelihoods(logits.detach() / figures["temperature"], labels)
+    assert figures["nll"] == pytest.approx(-float(of_labels.mean()), abs=1e-4)
     verifier = load_verifier(trained / "out" / "verifier", precision="fp32")
     text = "built near in 7. the {}."
     evidence_of = [[text.format(shown)] for shown in ("tower", "tower", "city")]
@@ -151,6 +169,7 @@ def test_batches_hold_every_pair_once_an_epoch(tmp_path: Path) -> None:
     seen = sorted(pair.claim for batch in batches for pair in batch)
     assert seen == sorted(2 * [pair.claim for pair in pairs])
     assert max(map(len, batches)) > 1
+    assert len(PairBatches(pairs, config(tmp_path, epochs=0.001))) == 1
 
 
 def test_the_temperature_makes_the_labels_likeliest() -> None:
