@@ -137,9 +137,10 @@ class LanguageModelReader(Reader):
         Args:
             fitted: see the class; None while the confidence is still to be fitted.
         """
-        return LanguageModelReader(
+        reader = LanguageModelReader(
             self.completer, self.settings, fitted=fitted, second=second, verifier=self._verifier
         )
+        return reader.for_language(self.language)
 
     def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
         """Answer each question from its own passages; see `readers.protocols.Reader`.

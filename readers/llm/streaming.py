@@ -9,8 +9,8 @@ import re
 from readers.llm.reply import CITATION, FENCE, THOUGHT
 from readers.protocols import TextSink
 
-# A citation or the mark of a passage is no longer than this.
-_UNFINISHED = re.compile(r"[<\[][^>\]]{0,39}\Z")
+# A thought, or a citation or the mark of a passage, which are no longer than this.
+_UNFINISHED = re.compile(r"(?:<think>(?!.*</think>).*|[<\[][^>\]]{0,39})\Z", re.DOTALL)
 
 
 class ReplyStream:
@@ -34,26 +34,32 @@ class ReplyStream:
         self._sink = sink
         self._n_shown = n_shown
         self._numbers = dict[int, int]()
-        self._reply = ""
-        self._passed_on = 0
+        # The end of the reply, which may be an unfinished mark or thought.
+        self._held = ""
+        self._has_begun = False
 
     def feed(self, piece: str) -> None:
         """Take the next piece of the reply; what may be the beginning of a mark is held back."""
-        self._reply += piece
-        self._pass_on(_UNFINISHED.sub("", self._reply))
+        self._held += piece
+        if self._held.startswith("<think>") and "</think>" not in self._held:
+            return
+        finished = _UNFINISHED.sub("", self._held)
+        self._held = self._held[len(finished) :]
+        self._pass_on(finished)
 
     def end(self) -> None:
         """Pass on what was held back; a thought that never ended is no part of the reply."""
-        self._pass_on(self._reply)
+        self._pass_on(self._held)
 
-    def _pass_on(self, reply: str) -> None:
-        """Pass on what is new in a reply whose beginning was passed on before."""
-        shown = FENCE.sub("", THOUGHT.sub("", reply))
-        shown = re.sub(CITATION, self._numbered, shown).lstrip()
-        new = shown[self._passed_on :]
-        if new:
-            self._passed_on = len(shown)
-            self._sink(new)
+    def _pass_on(self, text: str) -> None:
+        """Pass on what follows of a reply, in which every mark and thought is whole."""
+        shown = FENCE.sub("", THOUGHT.sub("", text))
+        shown = re.sub(CITATION, self._numbered, shown)
+        if not self._has_begun:
+            shown = shown.lstrip()
+        if shown:
+            self._has_begun = True
+            self._sink(shown)
 
     def _numbered(self, citation: re.Match[str]) -> str:
         numbers = []

@@ -120,7 +120,8 @@ def test_a_fitted_confidence_is_kept_with_the_name_of_the_model(
     server.replies = [(500, b"{}")]
     reader = open_reader(source)
     assert isinstance(reader, LanguageModelReader)
-    reader = reader.tuned(None, LastWordsReader())
+    reader = reader.for_language("de").tuned(None, LastWordsReader())
+    assert reader.language == "de"
     with refusal(EndpointError):
         questions = [Question("1", "Which?", ("blue",))]
         tune_language_model(Colours(), reader, questions, EvaluationSettings())

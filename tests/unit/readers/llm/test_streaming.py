@@ -1,5 +1,7 @@
 """A reply in pieces reads like the whole reply, wherever it is cut."""
 
+import time
+
 import pytest
 
 from readers.llm.streaming import ReplyStream
@@ -31,3 +33,14 @@ def test_any_pieces_give_the_same_text(reply: str, shown: str) -> None:
         stream.end()
         assert "".join(pieces) == shown
         assert all(pieces)
+
+
+@pytest.mark.parametrize("before", ["", "<think>"])
+def test_a_long_reply_takes_time_by_its_length(before: str) -> None:
+    stream = ReplyStream(lambda text: None, n_shown=4)
+    stream.feed(before)
+    started = time.process_time()
+    for _ in range(20_000):
+        stream.feed("word ")
+    # Ten times as long if every piece looked at the whole reply.
+    assert time.process_time() - started < 1.0
