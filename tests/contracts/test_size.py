@@ -42,10 +42,10 @@ TOKENS = {
     "indexers": (34_800, 28_000),
     # Readers and policies fit prompts into a window by one function.
     "readers": (56_000, 43_600),
-    "retrievers": (48_400, 41_000),
+    "retrievers": (48_500, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_200, 16_000),
-    "tests": (292_750, 200_000),
+    "tests": (296_000, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
