@@ -33,7 +33,7 @@ TOKENS = {
     "rag/eval": (20_100, 12_200),
     "rag/integrations": (1_300, 1_200),
     "rag/joint": (13_900, 13_000),
-    "rag/metrics": (4_850, 3_600),
+    "rag/metrics": (4_900, 3_600),
     "rag/rounds": (3_850, 3_050),
     "rag/runtime": (9_250, 7_900),
     "rag/sample": (60, 100),
