@@ -353,7 +353,9 @@ class _IndexWriter:
         finished = ledger.existing or ledger.commit(self.settings, language, extra_keys)
         report.version = finished.version
         if report.passages and self.settings.has_encoder:
-            report.reused = int((self.earlier_rows >= 0).sum()) - self.kept_passages
+            taken_over = int((self.earlier_rows >= 0).sum())
+            # Where centroids are trained anew, nothing is taken over, nor for kept passages.
+            report.reused = taken_over - self.kept_passages if taken_over else 0
         return report
 
     def _check_resumed(self) -> None:

@@ -138,10 +138,11 @@ class Refresh(FitHooks):
         """Age and figures of the result in use."""
         return {"index_age_steps": step - self._made_at, **self._figures}
 
-    def extra_state(self) -> Mapping[str, Any]:
+    def extra_state(self) -> Mapping[str, Mapping[str, str | None]]:
         """The results in use and in the making, for an exact resume."""
         folders = {"current": self._current, "pending": self._pending}
-        return {"refresh": {name: folder and folder.name for name, folder in folders.items()}}
+        names = {name: folder.name if folder else None for name, folder in folders.items()}
+        return {"refresh": names}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Go on with the results that the checkpoint names.
@@ -157,10 +158,10 @@ class Refresh(FitHooks):
 
     def on_checkpoint(self) -> None:
         """Delete results that no checkpoint needs any more, nor this run."""
-        needed = set(self.extra_state()["refresh"].values())
+        states = [self.extra_state()]
         for path in complete_checkpoints(self._config.out):
-            needed.update(read_checkpoint(path, "state")["hooks"]["refresh"].values())
-        needed.discard(None)
+            states.append(read_checkpoint(path, "state")["hooks"])
+        needed = {name for state in states for name in state["refresh"].values() if name}
         for folder in self._root.glob(f"{_STEP}*"):
             # What an interrupted run made for later steps is taken up there.
             if folder.name not in needed and folder.name < max(needed, default=""):

@@ -21,7 +21,7 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 # RAG's parts, two models of one folder, raised those of rag/runtime; its published form and ModernBERT
 # those of readers.
 TOKENS = {
-    "rag/*.py": (14_800, 10_500),
+    "rag/*.py": (14_650, 10_500),
     "rag/adaptation": (6_550, 5_550),
     "rag/bench": (18_650, 8_000),
     "rag/cli": (10_900, 7_200),
@@ -30,21 +30,21 @@ TOKENS = {
     "rag/data": (53_700, 41_000),
     "rag/docs": (180, 200),
     # One table of figures, and the refusal of runs whose pages nothing names.
-    "rag/eval": (20_100, 12_200),
+    "rag/eval": (19_850, 12_200),
     "rag/integrations": (1_300, 1_200),
-    "rag/joint": (13_900, 13_000),
+    "rag/joint": (13_800, 13_000),
     "rag/metrics": (4_900, 3_600),
     "rag/rounds": (3_850, 3_050),
     "rag/runtime": (9_250, 7_900),
     "rag/sample": (60, 100),
     "rag/scale": (2_825, 2_700),
     "rag/training": (9_850, 8_200),
-    "indexers": (34_800, 28_000),
+    "indexers": (34_700, 28_000),
     # Readers and policies fit prompts into a window by one function.
-    "readers": (56_000, 43_600),
-    "retrievers": (48_500, 41_000),
+    "readers": (55_950, 43_600),
+    "retrievers": (48_300, 41_000),
     # Every route describes what it answers; shelves.
-    "serve": (30_200, 16_000),
+    "serve": (29_950, 16_000),
     "tests": (296_000, 200_000),
 }
 
@@ -58,9 +58,9 @@ COUNTS = {
 }
 
 # what: (ceiling, target), over everything outside tests.
-LONG_FUNCTIONS = (14, 12)
-ANY_PARAMETERS_PERCENT = (4.3, 3.0)
-ANY_RESULTS = (52, 15)
+LONG_FUNCTIONS = (12, 12)
+ANY_PARAMETERS_PERCENT = (2.0, 3.0)
+ANY_RESULTS = (15, 15)
 FORMAT_SKIPS = 10
 
 

@@ -30,6 +30,7 @@ from readers.extractive.files import start_model
 from readers.extractive.reader import ExtractiveReader
 from readers.generative.reader import GenerativeReader
 from readers.llm.local import open_local
+from readers.llm.specs import LanguageModel
 from readers.protocols import ReadRequest
 from retrievers.encoders.bi_encoder import BiEncoder
 from tests.commands import exit_code
@@ -304,11 +305,12 @@ def test_a_reader(tmp_path: Path) -> None:
 
 def test_a_language_model(tmp_path: Path) -> None:
     folder = causal_folder(tmp_path, positions=2048)
-    expected = open_local(folder, precision="fp32", answer_tokens=8)
+    named = LanguageModel(model=str(folder), answer_tokens=8)
+    expected = open_local(named, precision="fp32")
     messages = [{"role": "user", "content": "where is the tower?"}]
     reply = expected.completer.complete(messages, 8)
     stored_as_bin(folder, parts=2)
-    again = open_local(folder, precision="fp32").completer.complete(messages, 8)
+    again = open_local(named, precision="fp32").completer.complete(messages, 8)
     assert again.text == reply.text
     assert [token for token, _ in again.tokens] == [token for token, _ in reply.tokens]
     expected_log_p = [log_p for _, log_p in reply.tokens]
