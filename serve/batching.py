@@ -177,8 +177,8 @@ class MicroBatcher:
         """
         key = self.queue[0].key
         batch = [entry for entry in self.queue if entry.key == key][: self.max_size]
-        self._set_queue(entry for entry in self.queue if entry not in batch)
         self._running.update(batch)
+        self._set_queue(entry for entry in self.queue if entry not in self._running)
         return batch
 
     def _set_queue(self, entries: Iterable[_Entry]) -> None:
