@@ -88,7 +88,8 @@ def test_kill_anywhere_then_rerun_gives_the_same_bytes(
     process.kill()
     process.wait(timeout=60)
     if not (place / "manifest.json").exists():
-        with refusal(IncompleteArtifactError):
+        # What is missing depends on the moment.
+        with pytest.raises(IncompleteArtifactError):
             Index.open(place)
     write_index(place, corpus(), encoder=TracedEncoder(trace), settings=SETTINGS)
     assert content(place) == expected

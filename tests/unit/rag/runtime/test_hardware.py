@@ -31,7 +31,8 @@ def test_bf16_is_refused_exactly_where_it_cannot_be_computed() -> None:
         assert resolve_precision("bf16") == torch.bfloat16
     else:
         assert resolve_precision("auto") == torch.float32
-        with refusal(ConfigError):
+        # The message depends on the machine, so it is not a recorded one.
+        with pytest.raises(ConfigError, match="has no bf16 arithmetic"):
             resolve_precision("bf16")
 
 

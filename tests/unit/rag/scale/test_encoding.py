@@ -22,7 +22,6 @@ from rag.scale.encoding import encode_on_cluster
 from retrievers.encoders.open import load_encoder
 from tests.commands import run_command, run_successfully
 from tests.support.hashing import content
-from tests.support.messages import refusal
 from tests.unit.rag.scale.conftest import Nodes
 
 WORDS = ["danube", "rhine", "river", "black", "forest", "sea", "rises", "the", "in"]
@@ -143,18 +142,19 @@ def test_nodes_that_would_differ_are_refused_by_name(
     nodes.start(2)
     nodes.start(3, env_vars={"PYTHONPATH": path})
     try:
-        with refusal(MismatchedArtifactError):
+        with pytest.raises(MismatchedArtifactError, match=r"\): numpy is 0\.0\.1, on this machine"):
             encode(tmp_path / "index")
     finally:
         nodes.forget()
     monkeypatch.chdir(tmp_path)  # the same path, and another folder for every process
-    with refusal(MismatchedArtifactError):
+    missing = r"/proc/self/cwd/here/embeddings.* is missing"
+    with pytest.raises(MismatchedArtifactError, match=missing):
         encode(Path("/proc/self/cwd/here"))
     loaded: Any = load_encoder(static_encoder)
     loaded.identity = type(loaded.identity)(
         **{**loaded.identity.to_json(), "name": str(tmp_path / "gone")}
     )
-    with connected(nodes.address) as ray, refusal(ArtifactError):
+    with connected(nodes.address) as ray, pytest.raises(ArtifactError, match="gone"):
         encode_on_cluster(
             ray, tmp_path / "third", passages, loaded, "float16", shard_rows=SHARD_ROWS
         )
