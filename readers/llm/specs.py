@@ -42,7 +42,7 @@ class LanguageModel(Config):
     """
 
     model: str = Field(min_length=1)
-    passages: int = Field(default=20, ge=1)
+    passages: int = Field(default=3, ge=1)
     answer_tokens: int = Field(default=128, ge=8)
     style: Style = "short"
     timeout_s: float = Field(default=60.0, gt=0)
@@ -64,8 +64,8 @@ class LanguageModel(Config):
     def __str__(self) -> str:
         """The form that `parse_reader` reads.
 
-        >>> str(LanguageModel(model="models/smollm2", passages=3, style="cited"))
-        'models/smollm2#passages=3,style=cited'
+        >>> str(LanguageModel(model="models/smollm2", passages=5, style="cited"))
+        'models/smollm2#passages=5,style=cited'
         """
         return f"{self.model}#{self.stated()}".rstrip("#")
 

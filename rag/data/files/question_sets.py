@@ -264,7 +264,7 @@ def _of_dpr(question: Question, rest: dict[str, Any]) -> Question:
         gold=gold,
         gold_passage_ids=question.gold_passage_ids or ids,
         gold_are_alternatives=True,
-        context=_gold_passages(rest.pop("hard_negative_ctxs", None) or ()),
+        context=_gold_passages(rest.get("hard_negative_ctxs") or ()),
     )
 
 

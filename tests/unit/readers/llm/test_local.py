@@ -82,8 +82,8 @@ def test_passages_that_do_not_fit_are_left_out_from_the_worst(
 
 
 def test_a_text_and_an_object_name_the_same_reader(tmp_path: Path) -> None:
-    named = LanguageModel(model=str(causal_folder(tmp_path)), passages=3)
-    for reader in (open_reader(f"{named.model}#passages=3"), resolve_reader(named)):
+    named = LanguageModel(model=str(causal_folder(tmp_path)), passages=5)
+    for reader in (open_reader(f"{named.model}#passages=5"), resolve_reader(named)):
         assert isinstance(reader, LanguageModelReader)
         assert reader.settings == named == parse_reader(str(named))
 
