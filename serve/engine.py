@@ -422,7 +422,7 @@ def _failure(
     lacking = "policy" if job.policy != "once" else job.kind
     lack = _LACKS.get(lacking)
     # A pipeline without a verifier raises an ArtifactError.
-    error = {"verify": ArtifactError}.get(lacking, ConfigError)
+    error = ArtifactError if lacking == "verify" else ConfigError
     if lack is not None and isinstance(cause, error):
         log.warning("%s cannot be had: %s", lacking, cause, extra={"request_id": request_id})
         return replace(lack, message=lack.message.format(job=job))
