@@ -86,6 +86,35 @@ _OWN_FILES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What an index is to hold.
+
+    Attributes:
+        documents: in order: `Put` for a document that is new or changed, an entry of
+            `start_from.documents` of `write_index` for one that stays, a passage for a document of
+            its own; None: all of `start_from`.
+        source: identifies the passages: documents that are stored already are not read again.
+            Without it a rerun compares their checksum.
+        language: decides how BM25 finds words, and is written into the manifest; None: that of the
+            index, or English.
+        folder_groups: document id → groups that its folder states; may be filled while `documents`
+            are read. None keeps those of the index.
+        notes: called once `documents` are read; returns what users are to know of them.
+    """
+
+    documents: Iterable[Change] | None
+    source: Mapping[str, object] | None = None
+    language: str | None = None
+    folder_groups: Mapping[str, Groups] | None = None
+    notes: Callable[[], Sequence[str]] = tuple
+
+    @classmethod
+    def of(cls, content: Content | Iterable[Change] | None) -> Content:
+        """The content that bare documents are."""
+        return content if isinstance(content, Content) else cls(content)
+
+
 @dataclass(slots=True)
 class WriteReport:
     """What was written.
@@ -97,8 +126,8 @@ class WriteReport:
             from.
         passages: number of passages of the documents added and replaced.
         reused: number of these passages whose vector was stored already.
-        notes: what `notes` of `write_index` returned in an interrupted run that this run continues;
-            empty if this run has read the content itself.
+        notes: what `Content.notes` returned in an interrupted run that this run continues; empty if
+            this run has read the documents itself.
     """
 
     directory: Path
@@ -160,16 +189,16 @@ class _LazyEncoder:
 
 def update_index(
     directory: str | Path,
-    changes: Callable[[Documents], Iterable[Change]],
+    changes: Callable[[Documents], Content | Iterable[Change]],
     open_encoder: OpenEncoder,
     *,
     max_deleted_share: float = 1.0,
-    folder_groups: Mapping[str, Groups] | None = None,
 ) -> WriteReport:
     """Write the next version of an index with its encoder and settings; see `write_index`.
 
     Args:
-        changes: function from the documents of the index to those of its next version.
+        changes: function from the documents of the index to those of its next version, whose source
+            and language are those of the index.
         open_encoder: opens the encoder of the index; called only if passages have to be encoded.
     """
     directory = Path(directory)
@@ -184,13 +213,11 @@ def update_index(
             source["files"] = "updated"
         report = write_index(
             directory,
-            changes(index.documents),
+            replace(Content.of(changes(index.documents)), source=source or None, language=None),
             settings=index.manifest.settings,
             encoder=encoder,
             start_from=index,
-            source=source or None,
             max_deleted_share=max_deleted_share,
-            folder_groups=folder_groups,
         )
     # The previous version was open until here. A writer that has the lock by now removes it.
     with suppress(ResourceError), directory_lock(directory):
@@ -200,18 +227,14 @@ def update_index(
 
 def write_index(
     directory: str | Path,
-    content: Iterable[Change] | None,
+    content: Content | Iterable[Change] | None,
     *,
     settings: BuildSettings | None = None,
     encoder: Encoder | None = None,
     start_from: Index | None = None,
-    source: Mapping[str, object] | None = None,
     overwrite: bool = False,
     max_deleted_share: float = 1.0,
     encode: EncodesCorpus = encode_corpus,
-    language: str | None = None,
-    folder_groups: Mapping[str, Groups] | None = None,
-    notes: Callable[[], Sequence[str]] = tuple,
 ) -> WriteReport:
     """Write an index directory, or continue a build that was interrupted.
 
@@ -222,24 +245,16 @@ def write_index(
 
     Args:
         directory: the index; made if missing.
-        content: the documents in order: `Put` for one that is new or changed, an entry of
-            `start_from.documents` for one that stays, a passage for a document of its own; None:
-            those of `start_from`, which is then needed. Not read if `source` says that they are
-            stored.
+        content: what the index is to hold; its documents alone are enough, and None stands for those
+            of `start_from`, which is then needed.
         settings: of the index; None: the defaults.
         encoder: makes the vectors; needed unless the retriever is bm25.
         start_from: version whose documents and vectors are taken over. If it is the index in
             `directory`, its next version is written; if another, a new index that takes over its
             vectors. The encoders may then differ in their question towers.
-        source: identifies the passages. Without it a rerun compares their checksum.
         overwrite: ignore an index that is in `directory`.
         max_deleted_share: highest share (0 … 1) of the documents that may be deleted.
         encode: encodes the passages that have no stored vector, into shards.
-        language: decides how BM25 finds words, and is written into the manifest; None: that of the
-            index, or English.
-        folder_groups: document id → groups that its folder states; may be filled while `content`
-            is read. None keeps those of the index.
-        notes: called once `content` is read; returns what users are to know of it.
 
     Raises:
         ConfigError: no encoder, or `start_from` lacks such vectors.
@@ -271,9 +286,8 @@ def write_index(
     with directory_lock(directory):
         with disk_errors(directory):
             ledger = BuildLedger(directory, is_update=is_update, overwrites=overwrite)
-        report = WriteReport(directory)
-        writer = _IndexWriter(settings, encoder, start_from, ledger, folder_groups, report, notes)
-        return writer.write(content, source, max_deleted_share, encode, language)
+        writer = _IndexWriter(Content.of(content), settings, encoder, start_from, ledger)
+        return writer.write(max_deleted_share, encode)
 
 
 @dataclass(slots=True)
@@ -282,47 +296,47 @@ class _IndexWriter:
 
     Attributes:
         start: version whose documents and vectors are taken over, if any.
-        report: counts of documents and passages, filled in while they are written.
+        report: counts of documents and passages, so far.
         earlier_rows: (N,) row of each passage in `start`; -1 where its vectors are not taken over.
         stored_tokens: token vectors of `start`, if they can be taken over.
         kept_passages: number of passages of documents that stay.
     """
 
+    content: Content
     settings: BuildSettings
     encoder: Encoder | None
     start: Index | None
     ledger: BuildLedger
-    folder_groups: Mapping[str, Groups] | None
-    report: WriteReport
-    notes: Callable[[], Sequence[str]]
+    report: WriteReport = field(init=False)
     earlier_rows: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     stored_tokens: TokenShards | None = None
     kept_passages: int = 0
 
-    def write(
-        self,
-        content: Iterable[Change] | None,
-        source: Mapping[str, object] | None,
-        max_deleted_share: float,
-        encode: EncodesCorpus,
-        language: str | None,
-    ) -> WriteReport:
+    def __post_init__(self) -> None:
+        self.report = WriteReport(self.ledger.directory)
+
+    @property
+    def _keeps_corpus(self) -> bool:
+        """Whether the index goes on from the documents of `start`, not from its vectors alone."""
+        return self.ledger.is_update or self.content.documents is None
+
+    def write(self, max_deleted_share: float, encode: EncodesCorpus) -> WriteReport:
         """Write all stages and the manifest; see `write_index`."""
         ledger = self.ledger
         report = self.report
         start = self.start
+        documents = self.content.documents
         self._check_resumed()
         if start is not None:
-            self._reuse_from(start, with_passages=content is None)
-        # A new index with other content takes vectors from `start`, but not the language.
-        keeps_corpus = ledger.is_update or content is None
+            self._reuse_from(start, with_passages=documents is None)
         previous = ledger.existing
-        if previous is None and start is not None and keeps_corpus:
+        if previous is None and start is not None and self._keeps_corpus:
             previous = start.manifest
+        language = self.content.language
         if language is None and previous is not None:
             language = previous.language
-        if content is not None:
-            self._write_passages(content, source, max_deleted_share)
+        if documents is not None:
+            self._write_passages(documents, max_deleted_share)
         stored = ledger.stage("passages")
         if ledger.is_update and previous and previous.stage("passages").files == stored.files:
             # No document differs: the index stays as it is.
@@ -331,19 +345,13 @@ class _IndexWriter:
             return report
         passages = PassageStore(ledger.path("passages"))
         if not ledger.is_update:
-            n_documents = len(Documents(ledger.path("passages")))
-            is_as_it_was = ledger.existing is not None or content is None
-            if is_as_it_was:
-                report.kept = n_documents
-            else:
-                report.added = n_documents
-                report.passages = len(passages)
+            self._count_of_build(len(passages))
         if start is not None and self.settings.has_encoder:
             self.earlier_rows = match_passages(passages, start.passages)
         inputs = {"passages": stored.output}
         if self.settings.has_dense:
             encoder = cast("PassageEncoder", self.encoder)
-            self._write_embeddings(passages, inputs, encoder, encode, keeps_probes=keeps_corpus)
+            self._write_embeddings(passages, inputs, encoder, encode)
             self._write_dense()
         if self.settings.has_tokens:
             self._write_tokens(passages, inputs, cast("TokenEncoder", self.encoder))
@@ -357,6 +365,16 @@ class _IndexWriter:
             # Where centroids are trained anew, nothing is taken over, nor for kept passages.
             report.reused = taken_over - self.kept_passages if taken_over else 0
         return report
+
+    def _count_of_build(self, n_passages: int) -> None:
+        """Count the documents of an index that is no update: all are new, or all are as they were."""
+        n_documents = len(Documents(self.ledger.path("passages")))
+        is_as_it_was = self.ledger.existing is not None or self.content.documents is None
+        if is_as_it_was:
+            self.report.kept = n_documents
+        else:
+            self.report.added = n_documents
+            self.report.passages = n_passages
 
     def _check_resumed(self) -> None:
         """Refuse to go on with a build or an index of other parts, or of another encoder."""
@@ -414,14 +432,10 @@ class _IndexWriter:
                 del stages["passages"]
             self.ledger.reuse_from(start.data, stages)
 
-    def _write_passages(
-        self,
-        content: Iterable[Change],
-        source: Mapping[str, object] | None,
-        max_deleted_share: float,
-    ) -> None:
+    def _write_passages(self, changes: Iterable[Change], max_deleted_share: float) -> None:
         """Store passages and documents; if they are stored and no source identifies them, compare."""
-        documents = self._documents(content, max_deleted_share)
+        documents = self._documents(changes, max_deleted_share)
+        source = self.content.source
         stored = self.ledger.stage("passages").output
         if source is not None or not stored:
             # In the form in which an interrupted run finds it in the ledger's file.
@@ -429,11 +443,11 @@ class _IndexWriter:
 
             def store(directory: Path) -> Mapping[str, object]:
                 output = _store(documents, directory)
-                self.ledger.state.notes = list(self.notes())
+                self.ledger.state.notes = list(self.content.notes())
                 self.report.notes = ()
                 return output
 
-            # Those of an interrupted run; `store` empties them if the content is read again.
+            # Those of an interrupted run; `store` empties them if the documents are read again.
             self.report.notes = self.ledger.state.notes
             self.ledger.make("passages", {"source": described}, store)
             return
@@ -445,7 +459,7 @@ class _IndexWriter:
                 hint="choose another --out, or add --overwrite",
             )
 
-    def _documents(self, content: Iterable[Change], max_deleted_share: float) -> Iterator[Put]:
+    def _documents(self, changes: Iterable[Change], max_deleted_share: float) -> Iterator[Put]:
         """The documents of the new version, without their groups.
 
         Counts those of an update in the report as they are read; after the last, writes their
@@ -460,7 +474,7 @@ class _IndexWriter:
         rights = read_rights(self.ledger.directory)[0]
         stated_groups = dict[str, Groups]()
         reread_ids = set[str]()
-        for change in content:
+        for change in changes:
             entry = change if isinstance(change, DocumentEntry) else None
             if start is not None and self.ledger.is_update and entry is None:
                 entry = start.documents.find(change.id)
@@ -509,14 +523,15 @@ class _IndexWriter:
 
         Args:
             stated_groups: document id → groups that the document's metadata names.
-            reread_ids: documents that had groups of a folder, which `folder_groups`, if given,
-                replaces.
+            reread_ids: documents that had groups of a folder, which those that the content states,
+                if any, replace.
         """
+        folder_groups = self.content.folder_groups
 
         def change(rights: Rights) -> Rights:
-            if self.folder_groups is not None:
+            if folder_groups is not None:
                 folders = {id: rights.folders[id] for id in rights.folders if id not in reread_ids}
-                folders |= {id: tuple(sorted(names)) for id, names in self.folder_groups.items()}
+                folders |= {id: tuple(sorted(names)) for id, names in folder_groups.items()}
                 rights = rights.model_copy(update={"folders": folders})
             return rights.stating(stated_groups)
 
@@ -528,8 +543,6 @@ class _IndexWriter:
         inputs: Mapping[str, object],
         encoder: PassageEncoder,
         encode: EncodesCorpus,
-        *,
-        keeps_probes: bool,
     ) -> None:
         """Encode the passages, one shard per call, so that the encoder can sort them by length."""
         settings = self.settings
@@ -550,7 +563,7 @@ class _IndexWriter:
             if self.start is not None:
                 vectors = self.start.require_dense().embeddings
                 options["stored"] = Stored(vectors, self.earlier_rows)
-                if keeps_probes and not probes.exists():
+                if self._keeps_corpus and not probes.exists():
                     # The probes of the next version are questions of the same kind.
                     directory.mkdir(exist_ok=True)
                     link_or_copy(vectors.directory / PROBES_NAME, probes)

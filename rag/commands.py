@@ -102,16 +102,12 @@ def index(
     with encoding_at(ray) as encoding, earlier as start:
         written = write_index(
             out,
-            documents.changes(),
+            documents.content(),
             settings=build,
             encoder=loaded,
             start_from=start,
-            source=documents.describe(),
             overwrite=overwrite,
             encode=encoding.get("encode", encode_corpus),
-            language=documents.cutter.reading.language,
-            folder_groups=documents.folder_groups,
-            notes=report.left_out,
         )
     for line in written.notes:
         _log.warning("%s", line)

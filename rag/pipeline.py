@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from indexers.index import Index
-from indexers.index_writer import write_index
+from indexers.index_writer import Content, write_index
 from indexers.rights import Readable
 from indexers.settings import BuildSettings, IndexKind
 from rag.answering import (
@@ -184,7 +184,8 @@ class Pipeline:
                 temporary = tempfile.TemporaryDirectory(prefix="rag-index-")
                 out = Path(unfinished.enter_context(temporary)) / "index"
             loaded = load_encoder(encoder) if settings.has_encoder else None
-            write_index(out, passages, encoder=loaded, settings=settings, language=language)
+            content = Content(passages, language=language)
+            write_index(out, content, encoder=loaded, settings=settings)
             pipeline = cls.open(out, retriever=retriever, index_encoder=loaded, reader=reader)
             # The index is deleted with the pipeline.
             pipeline._temporary_directory = temporary

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from indexers.documents import DocumentEntry, Documents, InOrder, Put
-from indexers.index_writer import OpenEncoder, WriteReport, update_index
+from indexers.index_writer import Content, OpenEncoder, WriteReport, update_index
 from indexers.manifest import Manifest
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
@@ -74,8 +74,6 @@ class Corpus:
 
     Attributes:
         cutter: reads the documents and cuts them.
-        folder_groups: groups that folders state, by the ids of their documents; complete once all
-            `changes` are read.
     """
 
     def __init__(
@@ -88,9 +86,26 @@ class Corpus:
             inputs, format, report, text_field=reading.text_field or "", exclude=reading.exclude
         )
         self._digest = cache(_digest)
-        self.folder_groups: dict[str, Groups] = {}
 
-    def describe(self) -> dict[str, object]:
+    def content(self, stored: Documents | None = None) -> Content:
+        """Every document, in the corpus's order, and after these the stored ones that were put by
+        themselves.
+
+        Files that are documents and whose bytes did not change are not converted again.
+
+        Args:
+            stored: the documents of the index; None if there is no index yet.
+        """
+        folder_groups = dict[str, Groups]()
+        return Content(
+            self._changes(stored, folder_groups),
+            source=self._describe(),
+            language=self.cutter.reading.language,
+            folder_groups=folder_groups,
+            notes=self._report.left_out,
+        )
+
+    def _describe(self) -> dict[str, object]:
         """What identifies the passages before they are read."""
         files = []
         for source in self._sources:
@@ -114,14 +129,13 @@ class Corpus:
                 for passage in self.cutter(document):
                     yield passage.text
 
-    def changes(self, stored: Documents | None = None) -> Iterator[Put | DocumentEntry]:
-        """Every document, in the corpus's order, and after these the stored ones that were put by
-        themselves.
-
-        Files that are documents and whose bytes did not change are not converted again.
+    def _changes(
+        self, stored: Documents | None, folder_groups: dict[str, Groups]
+    ) -> Iterator[Put | DocumentEntry]:
+        """The documents of `content`.
 
         Args:
-            stored: the documents of the index; None if there is no index yet.
+            folder_groups: gets the groups that folders state, by the ids of their documents.
         """
         in_order = None if stored is None else InOrder(stored)
         replaced = set[str]()  # ids of documents that were put by themselves
@@ -156,7 +170,7 @@ class Corpus:
             if change is None:
                 continue
             if source.groups is not None:
-                self.folder_groups[change.id] = source.groups
+                folder_groups[change.id] = source.groups
             if is_file:
                 passages = change.passages if isinstance(change, Put) else change.rows
                 sizes[source.path] = len(passages)
@@ -252,11 +266,7 @@ class IndexUpdater:
                 hint="change its permissions; nothing was changed",
             )
         return update_index(
-            self.directory,
-            documents.changes,
-            self._open,
-            max_deleted_share=max_deleted_share,
-            folder_groups=documents.folder_groups,
+            self.directory, documents.content, self._open, max_deleted_share=max_deleted_share
         )
 
     def cut(self, documents: Iterable[Document]) -> list[Put]:

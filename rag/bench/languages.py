@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from indexers.index import Index
-from indexers.index_writer import Encoder, write_index
+from indexers.index_writer import Content, Encoder, write_index
 from indexers.settings import BuildSettings
 from rag.bench.report import Figure, Report
 from rag.core.arrays import Float64
@@ -70,13 +70,13 @@ class _Contexts:
         if language not in self._indexes:
             # Vectors are those of the first language.
             first = next(iter(self._indexes.values()), None)
+            passages = [Passage(str(row), "", context) for context, row in self._rows.items()]
             report = write_index(
                 self._folder / language,
-                [Passage(str(row), "", context) for context, row in self._rows.items()],
+                Content(passages, language=language),
                 settings=BuildSettings(retriever="hybrid" if self._encoder else "bm25", threads=1),
                 encoder=self._encoder,
                 start_from=first if self._encoder else None,
-                language=language,
             )
             self._indexes[language] = self._stack.enter_context(Index.open(report.directory))
         return self._indexes[language]

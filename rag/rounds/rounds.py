@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from indexers.index import Index
-from indexers.index_writer import write_index
+from indexers.index_writer import Content, write_index
 from indexers.rights import copy_rights
 from indexers.settings import BuildSettings
 from rag.core.errors import DataError
@@ -214,5 +214,5 @@ def _index(config: RoundsConfig, folder: Path, encoder: Path) -> Path:
         )
         origin = {"passages": source.version, "encoder": loaded.identity.weights_sha256}
         copy_rights(source.directory, out)
-        write_index(out, source.puts(), encoder=loaded, settings=settings, source=origin)
+        write_index(out, Content(source.puts(), origin), encoder=loaded, settings=settings)
     return out

@@ -15,7 +15,7 @@ from mcp import Client
 import rag
 from indexers.documents import Put
 from indexers.index import Index
-from indexers.index_writer import update_index, write_index
+from indexers.index_writer import Content, update_index, write_index
 from indexers.settings import BuildSettings
 from rag.core.files import directory_lock
 from rag.core.types import Passage
@@ -40,7 +40,7 @@ PASSAGE = {"title": "", "text": "", "start": 0, "end": 0, "score": 0.0}
 def build(folder: Path, split: str) -> Path:
     chosen = BuildSettings(retriever="bm25", threads=1, java_heap_mib=256)
     source = {"options": CorpusOptions(split=split).model_dump()}
-    return write_index(folder, DOCUMENTS, settings=chosen, source=source).directory
+    return write_index(folder, Content(DOCUMENTS, source), settings=chosen).directory
 
 
 @pytest.fixture

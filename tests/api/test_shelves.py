@@ -15,7 +15,7 @@ import pytest
 from fastapi import FastAPI
 
 from indexers.documents import Put
-from indexers.index_writer import write_index
+from indexers.index_writer import Content, write_index
 from indexers.rights import change_rights
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError
@@ -45,9 +45,8 @@ def build(folder: Path, name: str, *more: str) -> Path:
     for number, text in enumerate(more):
         puts.append(Put(f"m{number}", "", [Passage(f"m{number}-0", "", text)]))
     source = {"options": CorpusOptions(split="none").model_dump()}
-    return write_index(
-        folder / name, puts, settings=_BUILD, source=source, overwrite=True
-    ).directory
+    content = Content(puts, source)
+    return write_index(folder / name, content, settings=_BUILD, overwrite=True).directory
 
 
 @pytest.fixture(scope="module")

@@ -32,20 +32,20 @@ TOKENS = {
     # One table of figures, and the refusal of runs whose pages nothing names.
     "rag/eval": (19_850, 12_200),
     "rag/integrations": (1_300, 1_200),
-    "rag/joint": (13_800, 13_000),
+    "rag/joint": (13_850, 13_000),
     "rag/metrics": (4_900, 3_600),
     "rag/rounds": (3_850, 3_050),
     "rag/runtime": (9_250, 7_900),
     "rag/sample": (60, 100),
     "rag/scale": (2_825, 2_700),
     "rag/training": (9_850, 8_200),
-    "indexers": (34_700, 28_000),
+    "indexers": (34_900, 28_000),
     # Readers and policies fit prompts into a window by one function.
-    "readers": (55_950, 43_600),
-    "retrievers": (48_300, 41_000),
+    "readers": (56_050, 43_600),
+    "retrievers": (48_450, 41_000),
     # Every route describes what it answers; shelves.
-    "serve": (29_950, 16_000),
-    "tests": (296_000, 200_000),
+    "serve": (30_100, 16_000),
+    "tests": (298_000, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

@@ -14,7 +14,7 @@ import pytest
 
 from indexers.documents import Documents, Put
 from indexers.index import Index
-from indexers.index_writer import Change, WriteReport, update_index, write_index
+from indexers.index_writer import Change, Content, WriteReport, update_index, write_index
 from indexers.ledger import hold_folder, remove_unused
 from indexers.protocols import EncoderIdentity
 from indexers.settings import INDEX_TYPES, BuildSettings
@@ -98,27 +98,29 @@ def test_a_named_source_is_not_read_twice(tmp_path: Path, encoder: Any) -> None:
         yield
 
     source = {"path": tmp_path / "corpus.jsonl", "size": 12}
-    write_index(tmp_path / "i", corpus(), encoder=encoder, settings=SMALL, source=source)
-    write_index(tmp_path / "i", never(), encoder=encoder, settings=SMALL, source=source)
+    write_index(tmp_path / "i", Content(corpus(), source), encoder=encoder, settings=SMALL)
+    write_index(tmp_path / "i", Content(never(), source), encoder=encoder, settings=SMALL)
+    changed = Content(never(), {**source, "size": 13})
     with refusal(MismatchedArtifactError):
-        write_index(
-            tmp_path / "i", never(), encoder=encoder, settings=SMALL, source={**source, "size": 13}
-        )
+        write_index(tmp_path / "i", changed, encoder=encoder, settings=SMALL)
 
 
 def test_what_was_said_of_the_content_is_said_again_by_the_run_that_goes_on(
     tmp_path: Path, encoder: Any
 ) -> None:
     said = ["a.pdf: no text"]
-    options = {"settings": SMALL, "source": {"path": "corpus"}, "notes": lambda: said}
+
+    def content(count: int) -> Content:
+        return Content(corpus(count), {"path": "corpus"}, notes=lambda: said)
+
     stopped = SimpleNamespace(identity=encoder.identity, dim=encoder.dim, encode_passages=None)
     with pytest.raises(TypeError):
-        write_index(tmp_path / "i", corpus(9), encoder=stopped, **options)
-    continued = write_index(tmp_path / "i", (), encoder=encoder, **options)
+        write_index(tmp_path / "i", content(9), encoder=stopped, settings=SMALL)
+    continued = write_index(tmp_path / "i", content(0), encoder=encoder, settings=SMALL)
     assert (continued.notes, continued.added, continued.passages) == (said, 9, 9)
-    again = write_index(tmp_path / "i", (), encoder=encoder, **options)
+    again = write_index(tmp_path / "i", content(0), encoder=encoder, settings=SMALL)
     assert (again.notes, str(again)) == ([], "9 documents, none changed")
-    assert not write_index(tmp_path / "j", corpus(9), encoder=encoder, **options).notes
+    assert not write_index(tmp_path / "j", content(9), encoder=encoder, settings=SMALL).notes
 
 
 def test_a_version_is_locked_while_it_is_removed_and_then_gone_for_those_who_waited(
