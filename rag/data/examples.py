@@ -158,9 +158,9 @@ def read_examples(path: str | Path, *, needs: Needed = "positives") -> Iterator[
     The formats are DPR's training JSON, FiD's files, DPR's retrieval results (their passages are
     unjudged), and those of sentence-transformers, Tevatron and MS MARCO (triples of texts, or of
     ids beside its collection and queries). Negatives are `hard_negative_ctxs` or, if there are
-    none, `negative_ctxs`. Any passage may carry a `target`. Questions without what the method needs
-    are left out and counted, as DPR leaves out those without a positive; empty passages are bad
-    records.
+    none, `negative_ctxs`. Any passage may carry a `target`, also one of `negative_ctxs`. Questions
+    without what the method needs are left out and counted, as DPR leaves out those without a
+    positive; empty passages are bad records.
 
     Args:
         path: the file (also .gz, .bz2, .zst, .xz).
@@ -392,8 +392,8 @@ def _number(fields: Mapping[str, Any], name: str) -> float | None:
 
 
 def _to_learn_from(example: Example, needs: Needed) -> Example:
-    """The example without empty passages, and with only its hard negatives, or the others if it has
-    none.
+    """The example without empty passages, and of its negatives with the hard ones and those with a
+    target; with all of them, as hard ones, if none is hard.
     """
     if needs == "passages":
         filled = [item for item in example.candidates if item.passage.text.strip()]
@@ -407,5 +407,7 @@ def _to_learn_from(example: Example, needs: Needed) -> Example:
     hard = example.negatives
     if not hard:
         hard = tuple(replace(candidate, role="hard_negative") for candidate in others)
-    candidates = (*example.of_role("positive"), *hard, *example.of_role("retrieved"))
+        others = ()
+    taught = [candidate for candidate in others if candidate.target is not None]
+    candidates = (*example.of_role("positive"), *hard, *taught, *example.of_role("retrieved"))
     return replace(example, candidates=candidates)

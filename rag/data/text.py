@@ -195,7 +195,7 @@ class AnswerMatcher:
 
     def places(self, text: str) -> list[tuple[int, int]]:
         """First character and one past the last of every answer in `text`, by the rule of
-        `matches`.
+        `matches`; each place once.
 
         Expressions are searched in `text` itself, not in its NFD form.
 
@@ -207,7 +207,7 @@ class AnswerMatcher:
         if self.profile == REGEX_PROFILE:
             for pattern in self._patterns:
                 places += [match.span() for match in pattern.finditer(text) if match[0]]
-            return places
+            return list(dict.fromkeys(places))
         matches = list(_TOKEN.finditer(text))
         words = [_fold(nfd(match[0]).lower()) for match in matches]
         for needle in self._needles:
@@ -216,7 +216,7 @@ class AnswerMatcher:
                 end = first + len(answer)
                 if words[first] == answer[0] and words[first:end] == answer:
                     places.append((matches[first].start(), matches[end - 1].end()))
-        return sorted(places)
+        return sorted(set(places))
 
 
 def _fold(lowered: str) -> str:

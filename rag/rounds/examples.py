@@ -68,11 +68,11 @@ def score_examples(examples: Path, out: Path, judge: Judge) -> Mapping[str, Any]
 
 
 def to_judge(example: Example) -> Example:
-    """The example with a `target_answer`: its first answer, or what its expressions match most
-    often.
+    """The example with a `target_answer`: the one that its file names, else its first answer, or
+    what its expressions match most often.
     """
-    answer = next(iter(example.answers), "")
-    if example.answer_profile == REGEX_PROFILE:
+    answer = example.target_answer or next(iter(example.answers), "")
+    if example.answer_profile == REGEX_PROFILE and not example.target_answer:
         texts = [passage.text for passage in example.passages]
         answer = most_matched(answer_matcher(example), texts)
     return replace(example, target_answer=answer)

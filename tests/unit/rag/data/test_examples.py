@@ -84,6 +84,21 @@ def test_dpr_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert "questions left out, for lack of positives: 1 (" in caplog.text
 
 
+def test_an_easy_negative_with_a_target_is_kept(tmp_path: Path) -> None:
+    record: dict[str, object] = {"question": "q"}
+    lists = ("positive_ctxs", "hard_negative_ctxs", "negative_ctxs")
+    for target, name in enumerate(lists):
+        record[name] = [{"title": "", "text": name, "target": target}]
+    record["negative_ctxs"] = [
+        {"title": "", "text": "negative_ctxs", "target": 2},
+        {"title": "", "text": "untaught"},
+    ]
+    (tmp_path / "scored.json").write_text(json.dumps([record]))
+    [example] = read_examples(tmp_path / "scored.json", needs="targets")
+    taught = {candidate.passage.text: candidate.target for candidate in example.candidates}
+    assert taught == {name: target for target, name in enumerate(lists)}
+
+
 def test_fid_files_and_what_a_method_needs(tmp_path: Path) -> None:
     judged = {"id": "7", "title": "T", "text": "x", "score": "2.5", "hasanswer": True}
     contexts = [judged, {"id": "8", "title": "", "text": "y"}]

@@ -138,6 +138,26 @@ def test_span_likelihood_equals_a_loop_over_spans(tmp_path: Path, max_tokens: in
     assert result[1] == result[2] == pytest.approx(math.log(1e-4))  # the answer is not there
 
 
+def test_what_two_expressions_match_counts_once(tmp_path: Path) -> None:
+    judge = extractive(tmp_path, "span-likelihood")
+    one, several = (
+        replace(EXAMPLE, answers=answers, answer_profile="trec_search")
+        for answers in (("57",), ("57", "5.", "57|58"))
+    )
+    alone, together = judge.judge([one, several])
+    assert together.tolist() == alone.tolist()
+    passages = retrieved("which?", "", [Passage("1", "", "58 58 58 57 57")])
+    said = replace(passages, answers=("57", "57|58"), answer_profile="trec_search")
+    assert to_judge(said).target_answer == "58"
+
+
+def test_the_target_of_a_file_is_the_answer_that_is_judged() -> None:
+    example = replace(EXAMPLE, answers=("57", "57 meters"), target_answer="57 meters")
+    assert to_judge(example).target_answer == "57 meters"
+    expression = replace(example, answers=(r"\d+",), answer_profile="trec_search")
+    assert to_judge(expression).target_answer == "57 meters"
+
+
 def test_a_reader_that_cannot_give_a_signal_is_refused() -> None:
     for source in (None, "openai:x#m"):
         with refusal(ConfigError):
