@@ -15,14 +15,34 @@ from readers.protocols import Verifier
 from readers.verdicts import titled
 
 _LIKELY = 0.5
+_MARKS = ",;:)"
 
 
 def sentences_of(statements: Sequence[Statement]) -> list[Statement]:
-    """The sentences of statements, each with the citations of its statement."""
+    """The sentences of statements, each with the citations of its statement.
+
+    A sentence that cites in its middle comes as several statements: it is one sentence, with all of
+    their citations.
+
+    Example:
+        >>> sentences_of([("It rises in Baden", (1,)), ("and is long.", (2,)), ("It ends.", (3,))])
+        [('It rises in Baden and is long.', (1, 2)), ('It ends.', (3,))]
+    """
     sentences = list[Statement]()
     for text, numbers in statements:
-        sentences += [(sentence, numbers) for sentence in split_sentences(text)]
+        for sentence in split_sentences(text):
+            if sentences and _goes_on(sentences[-1][0], sentence):
+                before, earlier = sentences.pop()
+                blank = "" if sentence[0] in _MARKS else " "
+                sentence = f"{before}{blank}{sentence}"
+                numbers = tuple(dict.fromkeys((*earlier, *numbers)))
+            sentences.append((sentence, numbers))
     return sentences
+
+
+def _goes_on(before: str, text: str) -> bool:
+    """Whether a text goes on with the sentence before it."""
+    return before[-1] not in ".!?" and (text[0].islower() or text[0] in f"({_MARKS}")
 
 
 def judge_sentences(

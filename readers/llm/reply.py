@@ -28,7 +28,8 @@ _REFUSAL = re.compile(
     r"|(?:it |this |the answer )?(?:is not (?:stated|mentioned|given|in)|cannot be (?:determined|answered)))",
     re.IGNORECASE,
 )
-THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+# Where the prompt begins the thought, the reply has its end alone.
+THOUGHT = re.compile(r"\A(?:(?!<think>).)*?</think>|<think>.*?(?:</think>|\Z)", re.DOTALL)
 CITATION = r"\[(\d{1,4}(?:\s*[,;]\s*\d{1,4})*)\]"
 _CITED = re.compile(rf"\s*{CITATION}")
 _PREFIX = re.compile(

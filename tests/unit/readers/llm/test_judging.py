@@ -40,6 +40,11 @@ CITED = LanguageModel(model="made", style="cited")
         ("The Danube rises in Baden [1]. Turner painted Venice [1].", [True, False], 0.5),
         ("The Danube rises in Baden. Turner painted Venice [1].", [True, False], 0.5),
         ("Yes [2].", [True], 1),
+        # Cited in its middle, a sentence is still one.
+        ("In Baden [1] rises the Danube.", [True], 1),
+        ("According to [1], the Danube rises in Baden.", [True], 1),
+        ("Danube rises [1] where capital Karlsruhe painters [2, 9].", [True], 1),
+        ("The Danube rises in Baden [1] Turner painted Venice [1].", [True, False], 0.5),
     ],
 )
 def test_recall_and_precision_of_citations(

@@ -77,6 +77,7 @@ def test_a_model_that_obeys_a_passage_is_not_believed(text: str) -> None:
             '<think>{maybe}</think>\n```json\n{"passages": ["[2]"], "answer": " x "}\n```',
             [("x", (2,))],
         ),
+        ("Passage 2 speaks of hills.\n</think>\n\nUlm [2]", [("Ulm", (2,))]),
         ('{"answer": 8849, "passages": 2}', [("8849", (2,))]),
         ('{"answer": true, "passages": [1]}', [("yes", (1,))]),
         ('{"answer": "Not in the passages.", "passages": []}', []),
