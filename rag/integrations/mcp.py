@@ -1,4 +1,5 @@
-"""An MCP server over an index: tools `search`, `fetch` and `ask`, and passages as resources.
+"""An MCP server over an index: tools `search`, `fetch`, `ask` and `verify`, and passages as
+resources.
 
 `search` and `fetch` have the shape that deep-research clients require: results with `id`, `title`
 and `url`; documents with `id`, `title`, `text`, `url` and `metadata`.
@@ -16,18 +17,19 @@ from pydantic import BaseModel, Field, ValidationError
 from rag import __version__
 from rag.core.errors import RagError
 from rag.core.optional import require
-from rag.core.types import AnswerSet, Certainty, Passage
+from rag.core.types import AnswerSet, Certainty, Passage, Verdict
 from rag.core.wording import WITHHELD, WORDINGS
 from rag.integrations import passage_metadata
 from rag.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
-    from mcp_types import CallToolResult, InputRequiredResult
+    from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
 
 _INSTRUCTIONS = (
     "Search a corpus. `search` finds passages for a question in plain words, `fetch` returns one of them in "
-    "full, and `ask` reads the best passages and answers with evidence, or states that they hold no answer."
+    "full, `ask` reads the best passages and answers with evidence, or states that they hold no answer, and "
+    "`verify` says whether passages support or refute a statement."
 )
 _SCHEME = "passage://"
 
@@ -76,13 +78,29 @@ class Answered(BaseModel):
     promised: str = Field("", description="how many of the given answers are wrong at most")
 
 
+class Judged(BaseModel):
+    """Whether passages support or refute a claim, with the sentence that decides."""
+
+    claim: str
+    label: str = Field(
+        description='"supported", "refuted", "not_enough", or "not_judged", of which `note` says why'
+    )
+    confidence: float = Field(description="probability that the label is right")
+    sentence: str = Field(
+        description='what decides, or of "not_enough" comes nearest; may be empty'
+    )
+    evidence: Document | None
+    note: str
+    promised: str = Field(description="how many of the given verdicts are wrong at most")
+
+
 def create_mcp_server(
     pipeline: Pipeline, *, top_k: int = 10, snippet_chars: int = 300
 ) -> MCPServer:
     """An MCP server that is not running yet.
 
     Args:
-        pipeline: opened with a reader, for `ask`.
+        pipeline: opened with a reader, for `ask`; its verifier is that of `verify`.
         top_k: results of `search`.
         snippet_chars: length of the text shown in each result of `search`.
 
@@ -112,15 +130,7 @@ def create_mcp_server(
             raise ToolError(f"no passage has the id {id[:100]!r}; ids come from `search`")
         return _document(passage)
 
-    @server.tool(annotations=only_reads)
-    def ask(question: str) -> Answered:
-        """Answer a question in a few words from the passages, with evidence and confidence."""
-        result = pipeline.ask(question)
-        passage = None
-        if result.answers:
-            passage = pipeline.passage(result.answers[0].evidence.passage_id)
-        return _answered(result, passage)
-
+    _add_reading_tools(server, pipeline, only_reads)
     # Ids name rows of the index, no files: they may look like paths.
     any_id = ResourceSecurity(exempt_params={"passage_id"})
 
@@ -133,6 +143,28 @@ def create_mcp_server(
         return f"{content.title}\n\n{content.text}" if content.title else content.text
 
     return server
+
+
+def _add_reading_tools(server: MCPServer, pipeline: Pipeline, annotations: ToolAnnotations) -> None:
+    """Add `ask` and `verify` to a server."""
+
+    @server.tool(annotations=annotations)
+    def ask(question: str) -> Answered:
+        """Answer a question in a few words from the passages, with evidence and confidence."""
+        result = pipeline.ask(question)
+        passage = None
+        if result.answers:
+            passage = pipeline.passage(result.answers[0].evidence.passage_id)
+        return _answered(result, passage)
+
+    @server.tool(annotations=annotations)
+    def verify(claim: str) -> Judged:
+        """Say whether the passages support or refute a statement, with the sentence that decides."""
+        [verdict] = pipeline.verify([claim])
+        passage = None
+        if verdict.evidence is not None:
+            passage = pipeline.passage(verdict.evidence.passage_id)
+        return _judged(verdict, passage)
 
 
 def _result(passage: Passage, snippet_chars: int) -> SearchResult:
@@ -190,6 +222,24 @@ def _document(passage: Passage) -> Document:
         text=passage.text,
         url=_link(passage),
         metadata=passage_metadata(passage),
+    )
+
+
+def _judged(verdict: Verdict, passage: Passage | None) -> Judged:
+    """The reply of `verify`; `passage` is the one that decides."""
+    evidence = verdict.evidence
+    sentences = []
+    if evidence is not None:
+        sentences = [evidence.text[start:end] for start, end in evidence.supporting]
+    promise = verdict.promise
+    return Judged(
+        claim=verdict.claim,
+        label=verdict.label,
+        confidence=verdict.confidence,
+        sentence=" … ".join(sentences),
+        evidence=_document(passage) if passage else None,
+        note=verdict.notice,
+        promised="" if promise is None else promise.in_words("verdicts"),
     )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rag.core.types import JudgedSentence, Passage
+from rag.core.types import Hit, JudgedSentence, Passage, SearchResult
+from rag.data.claims import why_not_judged
 from rag.data.sentences import split_sentences
 from readers.borders import find_span
 from readers.llm.reply import Statement
@@ -94,15 +95,30 @@ def cited_passages(numbers: Sequence[int], passages: Sequence[Passage]) -> list[
 def _supports(
     pairs: Sequence[tuple[str, Sequence[Passage]]], verifier: Verifier | None
 ) -> list[float]:
-    """How far the passages of each sentence, taken together, support it; 0 without any."""
-    if verifier is None:
-        return [float(is_said(sentence, passages)) for sentence, passages in pairs]
-    supports = np.array([bool(passages) for _, passages in pairs], np.float64)
-    # A bare yes or no is no claim.
-    judged = [n for n, (text, passages) in enumerate(pairs) if passages and is_quotable(text)]
-    if judged:
-        texts = [" ".join(map(titled, pairs[n][1])) for n in judged]
-        supports[judged] = verifier.probabilities([pairs[n][0] for n in judged], texts)[:, 0]
+    """How far the passages of each sentence support it; 0 without any.
+
+    A verifier judges them by sentences and as one text, and the better of the two counts: a long
+    text hides what one of its sentences says, and several passages may say together what none of
+    them says alone. Words are compared where a sentence is no claim by itself ("It …"), is too long
+    for one, or quotes a few words.
+    """
+    supports = np.zeros(len(pairs))
+    judged = list[int]()
+    found = list[SearchResult]()
+    for number, (sentence, passages) in enumerate(pairs):
+        is_claim = is_quotable(sentence) and not why_not_judged(sentence, in_text=True)
+        if verifier is None or not is_claim or _is_quoted(sentence, passages):
+            supports[number] = is_said(sentence, passages)
+        elif passages:
+            judged.append(number)
+            ranked = [(Hit(-1, passage.id, 1.0), passage) for passage in passages]
+            found.append(SearchResult(sentence, ranked))
+    if verifier is not None and judged:
+        texts = [" ".join(map(titled, pairs[number][1])) for number in judged]
+        together = verifier.probabilities([result.query for result in found], texts)[:, 0]
+        verdicts = verifier.judge_found(found)
+        apart = [verdict.probabilities.get("supported", 0.0) for verdict in verdicts]
+        supports[judged] = np.maximum(together, apart)
     return supports.tolist()
 
 
@@ -112,8 +128,11 @@ def is_said(sentence: str, passages: Sequence[Passage]) -> bool:
     """
     if not passages or not is_quotable(sentence):
         return bool(passages)
-    is_quoted = any(find_span(sentence, passage.text) for passage in passages)
-    return is_quoted or says(map(titled, passages), sentence)
+    return _is_quoted(sentence, passages) or says(map(titled, passages), sentence)
+
+
+def _is_quoted(sentence: str, passages: Sequence[Passage]) -> bool:
+    return any(find_span(sentence, passage.text) for passage in passages)
 
 
 def is_quotable(answer: str) -> bool:

@@ -8,18 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from rag.core.errors import ReaderError
 from rag.core.files import fingerprint
 from rag.core.log import get_logger
 from rag.core.types import Answer, AnswerSet, Passage
+from rag.data.languages import ENGLISH
 from rag.data.text import f1
 from readers.llm.checking import to_result
 from readers.llm.confidence import Signs, answer_log_p, confidence
 from readers.llm.prompt import REPLY_SCHEMA, Completion, ReplyFormat, prompt_messages
 from readers.llm.reply import parse_reply
-from readers.llm.specs import LanguageModel
+from readers.llm.specs import SHIPPED, WORDS, LanguageModel
 from readers.llm.streaming import ReplyStream
 from readers.protocols import Reader, ReadRequest, TextSink, Verifier, best_first, check_requests
 from readers.verifying.open import load_verifier
@@ -125,9 +126,10 @@ class LanguageModelReader(Reader):
         self._fitted = fitted
         self._second = second
         self._verifier = verifier
-        if verifier is None and settings.verifier:
-            name = settings.verifier
-            self._verifier = load_verifier(None if name == "shipped" else name)
+        is_judged = settings.style == "cited" and settings.verifier != WORDS
+        if verifier is None and is_judged:
+            folder = None if settings.verifier == SHIPPED else settings.verifier
+            self._verifier = load_verifier(folder)
         # Networks of this process compute for one thread at a time.
         self._compute_lock = Lock()
 
@@ -141,6 +143,13 @@ class LanguageModelReader(Reader):
             self.completer, self.settings, fitted=fitted, second=second, verifier=self._verifier
         )
         return reader.for_language(self.language)
+
+    def for_language(self, language: str) -> Self:
+        """See `Reader`."""
+        reader = super().for_language(language)
+        if language != ENGLISH and self.settings.verifier == SHIPPED:
+            reader._verifier = None
+        return reader
 
     def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
         """Answer each question from its own passages; see `readers.protocols.Reader`.

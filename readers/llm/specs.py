@@ -22,6 +22,8 @@ KIND = ServedKind(
     too_long="question and passages may not fit its window: show fewer, as in #MODEL,passages=5",
 )
 _NAMES = {"model", "base_url"}
+SHIPPED = "shipped"
+WORDS = "words"
 
 
 class LanguageModel(Config):
@@ -36,8 +38,9 @@ class LanguageModel(Config):
         timeout_s: longest time for a request to an address.
         retries: repetitions of a failed request to an address, with growing pauses.
         parallel: questions that an address is asked at the same time.
-        verifier: what judges each sentence of the style "cited" by the passages that it cites: a
-            folder, "shipped" for the one in the package, or "" to compare words.
+        verifier: what judges each sentence of the style "cited" by the passages that it cites:
+            "shipped" for the verifier in the package, which knows English (in other languages words
+            are compared), a folder, or "words" to compare words.
         unsupported: whether sentences that their passages do not support are marked or dropped.
     """
 
@@ -48,7 +51,7 @@ class LanguageModel(Config):
     timeout_s: float = Field(default=60.0, gt=0)
     retries: int = Field(default=2, ge=0)
     parallel: int = Field(default=4, ge=1)
-    verifier: str = ""
+    verifier: str = Field(default=SHIPPED, min_length=1)
     unsupported: Unsupported = "mark"
 
     @property

@@ -238,7 +238,7 @@ class FakePipeline:
         return [SearchResult(query, self._ranked(query)[:top_k]) for query in queries]
 
     def verify(
-        self, claims: Sequence[str], top_k: int, *, filter: Any = None, in_text: bool = False
+        self, claims: Sequence[str], top_k: int = 5, *, filter: Any = None, in_text: bool = False
     ) -> list[Verdict]:
         self._begin(claims)
         if self.verifier is None:

@@ -13,7 +13,8 @@ from mcp import Client, MCPError, StdioServerParameters, stdio_client
 import rag
 from rag.core.wording import WITHHELD
 from rag.integrations.mcp import create_mcp_server
-from tests.api.fakes import PROMISED, FakePipeline
+from tests.api.fakes import PROMISED, PROMISED_CLAIM, FakePipeline
+from tests.support.verifying import WordVerifier
 
 pytestmark = pytest.mark.anyio
 QUESTION = "Where does the Danube rise?"
@@ -47,12 +48,13 @@ async def check(client: Client) -> None:
 async def test_tools_and_resources(pipeline: rag.Pipeline) -> None:
     async with Client(create_mcp_server(pipeline, top_k=3)) as client:
         tools = (await client.list_tools()).tools
-        assert [tool.name for tool in tools] == ["search", "fetch", "ask"]
+        assert [tool.name for tool in tools] == ["search", "fetch", "ask", "verify"]
         assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
         assert [list(tool.input_schema["properties"]) for tool in tools] == [
             ["query"],
             ["id"],
             ["question"],
+            ["claim"],
         ]
         await check(client)
         results = (await call(client, "search", query=QUESTION))["results"]
@@ -81,12 +83,41 @@ async def test_a_promise_is_told_and_withholds_what_is_not_sure_enough() -> None
     assert withheld["promised"].endswith("(95% sure, 61% of 150 questions answered)")
 
 
+async def test_a_claim_is_judged_with_the_sentence_that_decides(folder: Path) -> None:
+    question = "Does the Danube rise in the Alps?"
+    with rag.Pipeline.open(folder, reader=False, verifier=WordVerifier()) as pipeline:
+        async with Client(create_mcp_server(pipeline)) as client:
+            supported, refuted, asked = [
+                await call(client, "verify", claim=claim)
+                for claim in (
+                    "The Danube rises in the Black Forest.",
+                    "The Rhine never begins in the Swiss Alps.",
+                    question,
+                )
+            ]
+    assert supported["label"] == "supported"
+    assert supported["sentence"] == "The Danube rises in the Black Forest of Germany."
+    assert supported["evidence"]["id"] == "rivers/1"
+    assert supported["confidence"] > 0.5
+    assert (refuted["label"], refuted["evidence"]["id"]) == ("refuted", "rivers/2")
+    assert (asked["label"], asked["evidence"], asked["promised"]) == ("not_judged", None, "")
+    assert "question" in asked["note"]
+
+
+async def test_a_promise_about_verdicts_is_told() -> None:
+    pipeline: Any = FakePipeline()
+    async with Client(create_mcp_server(pipeline)) as client:
+        judged = await call(client, "verify", claim=PROMISED_CLAIM)
+    assert judged["promised"].startswith("at most 10% of the given verdicts are wrong")
+
+
 async def test_wrong_requests_are_explained(pipeline: rag.Pipeline) -> None:
     async with Client(create_mcp_server(pipeline)) as client:
         for tool, arguments, words in (
             ("fetch", {"id": "nothing"}, "no passage has the id 'nothing'; ids come from `search`"),
             ("search", {"query": " "}, "question is empty"),
             ("ask", {}, "ask: 'question' is missing, expected text"),
+            ("verify", {"claim": " "}, "claim is empty"),
             ("ask", {"question": 5}, "ask: 'question' is no text, expected text"),
             ("search", {}, "query"),
         ):

@@ -149,7 +149,9 @@ def test_a_reply_without_citations_is_as_sure_as_the_passages_make_it(
     reply: str, expected: float
 ) -> None:
     model = MadeModel(lambda content: Completion(reply))
-    reader = LanguageModelReader(model, LanguageModel(model="made", style="cited"))
+    reader = LanguageModelReader(
+        model, LanguageModel(model="made", style="cited", verifier="words")
+    )
     passage = Passage("p", "Pump", "Before any work you release the pressure at valve V3.")
     [answers] = reader.read([ReadRequest.of("What comes first?", [passage])])
     assert answers.answers[0].confidence == pytest.approx(expected)

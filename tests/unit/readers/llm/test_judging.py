@@ -1,9 +1,11 @@
 """Every sentence of a cited reply is judged by the passages that it cites, and so is each citation."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from rag.core.arrays import Float32
 from rag.core.types import Answer, AnswerSet, Passage
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
@@ -67,6 +69,41 @@ def test_a_verifier_knows_a_refutation_from_a_repetition() -> None:
     assert judged.support < 0.5
 
 
+def test_one_sentence_of_a_long_passage_supports_what_it_says() -> None:
+    class ShortSighted(WordVerifier):
+        """Sees nothing in a long text."""
+
+        def probabilities(self, claims: Sequence[str], texts: Sequence[str]) -> Float32:
+            return super().probabilities(
+                claims, [text if len(text) < 60 else "-" for text in texts]
+            )
+
+    filler = "It is a town of many houses, old and new."
+    long = Passage("d", "", f"{filler} Ulm lies on the Danube. {filler}")
+    [judged] = judge_sentences([("Ulm lies on a Danube.", (1,))], [long], ShortSighted())
+    assert judged.is_supported
+
+
+def test_a_quotation_and_an_endless_sentence_are_judged() -> None:
+    endless = f"Far away, {'very ' * 300}far away."
+    sentences = [("rises in Baden", (1,)), (endless, (1,))]
+    quoted, judged = judge_sentences(sentences, PASSAGES, WordVerifier())
+    assert (quoted.support, judged.is_supported) == (1.0, False)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "language", "is_supported"),
+    [("shipped", "en", False), ("shipped", "de", True), ("words", "en", True)],
+)
+def test_the_shipped_verifier_judges_english_replies(
+    verifier: str, language: str, is_supported: bool
+) -> None:
+    model = MadeModel(lambda _: Completion("The Danube never rises in Baden [1]."))
+    reader = LanguageModelReader(model, CITED.replaced(verifier=verifier)).for_language(language)
+    [answers] = reader.read([ReadRequest.of("Where does it rise?", PASSAGES[:1])])
+    assert answers.answers[0].is_supported == is_supported
+
+
 def read(reply: str, **settings: Any) -> AnswerSet:
     changed = CITED.replaced(**settings)
     model = MadeModel(lambda _: Completion(reply))
@@ -101,7 +138,7 @@ def test_unsupported_sentences_are_marked_or_dropped_and_never_all_of_them() -> 
 @pytest.mark.parametrize(
     ("reply", "certainty"),
     [
-        ("The Danube rises in Baden [1].", "perhaps"),
+        ("The Danube rises in Baden [1].", "likely"),
         # Half of it holds: an answer with a note, and not "no answer".
         (BOTH, "perhaps"),
         ("Turner painted Venice [1].", "none"),
