@@ -12,8 +12,7 @@ from typing import Any
 from rag.config import load_config
 from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.model_files import model_folder, read_config
-from rag.runtime.model_server import SCHEME
-from readers.llm.specs import LanguageModel, parse_reader
+from readers.llm.specs import LanguageModel, ServedModel, parse_reader
 from readers.manifest import READER_FILE, read_reader_file
 from readers.protocols import Reader
 
@@ -52,11 +51,10 @@ def reader_kind(source: ReaderName) -> str:
     """
     if source is None:
         return "extractive"
-    if str(source).startswith(SCHEME):
+    named = parse_reader(source)
+    if isinstance(named, ServedModel):
         return "endpoint"
-    named = parse_reader(str(source))
-    source = named if isinstance(named, str) else named.model
-    folder = Path(source)
+    folder = Path(named.model)
     if (folder / READER_FILE).exists():
         name = str(read_reader_file(folder).get("kind", "extractive"))
         if name not in _OPENERS:
@@ -65,10 +63,10 @@ def reader_kind(source: ReaderName) -> str:
                 hint="the folder belongs to another program or to a newer version of this one",
             )
         return name
-    folder = model_folder(source)
+    folder = model_folder(named.model)
     if not (folder / "config.json").exists():
         raise ArtifactError(
-            f"{source}: no reader there: it holds neither {READER_FILE} nor config.json",
+            f"{named.model}: no reader there: it holds neither {READER_FILE} nor config.json",
             hint=f"give {_EXPECTED}",
         )
     names = read_config(folder).get("architectures") or ["a model without a named architecture"]
@@ -76,7 +74,7 @@ def reader_kind(source: ReaderName) -> str:
         if any(str(name).endswith(end) for name in names):
             return kind
     raise ArtifactError(
-        f"{source}: no reader: found {', '.join(names)}, expected {_EXPECTED}",
+        f"{named.model}: no reader: found {', '.join(names)}, expected {_EXPECTED}",
         hint="a bare encoder becomes a reader by `rag train reader --from …`",
     )
 
@@ -106,17 +104,18 @@ def open_reader(
             f"{type(source).__name__} is no reader: it is no `readers.protocols.Reader`",
             hint="see `rag docs extending`",
         )
-    kind = reader_kind(source)
-    named = None if source is None else parse_reader(str(source))
+    named = None if source is None else parse_reader(source)
+    kind = reader_kind(named)
+    name: object = named and named.model
     if kind in ("llm", "endpoint"):
         assert named is not None
-        named = LanguageModel(model=named) if isinstance(named, str) else named
-        named = load_config(type(named), overrides={**dict(named), **settings})
+        name = load_config(type(named), overrides={**dict(named), **settings})
         settings = {}
-    elif isinstance(named, LanguageModel):
+    # Without settings it names a reader of any kind.
+    elif named is not None and named.stated():
         raise ConfigError(
             f"{source}: settings after # are for language models, found a reader of the kind {kind}",
             hint="leave them out; such a reader's settings stand in its reader.json",
         )
     load: Callable[..., Reader] = resolve_name(_OPENERS[kind])
-    return load(named, precision=precision, device=device, **settings)
+    return load(name, precision=precision, device=device, **settings)

@@ -38,7 +38,7 @@ def endpoint_of(source: str | ServedModel) -> Endpoint:
         ConfigError: the source names no address or no model, or a setting is wrong.
         MissingDependencyError: the package `openai` is not installed.
     """
-    named = parse_reader(str(source))
+    named = parse_reader(source)
     if not isinstance(named, ServedModel):
         raise ConfigError(
             f"{str(source)!r} names no language model, expected openai:BASE_URL#MODEL",

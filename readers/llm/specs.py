@@ -91,7 +91,7 @@ class ServedModel(LanguageModel):
 
     @model_validator(mode="after")
     def _check_address(self) -> ServedModel:
-        ModelAddress.parse(str(self), KIND)
+        ModelAddress.parse(f"{SCHEME}{self.base_url}#{self.model}", KIND)
         return self
 
     def __str__(self) -> str:
@@ -103,19 +103,23 @@ class ServedModel(LanguageModel):
         return f"{SCHEME}{self.base_url}#{self.model},{self.stated()}".rstrip(",")
 
 
-def parse_reader(text: str) -> str | LanguageModel:
-    """What a text names: a language model with its settings, or a reader of any kind by its name
-    alone.
+def parse_reader(source: str | Path | LanguageModel) -> LanguageModel:
+    """What a text names; an object is what it is.
+
+    A name without settings may be that of a reader of any kind, which its files say.
 
     Raises:
         ConfigError: it names no model, or a setting is unknown or wrong.
     """
+    if isinstance(source, LanguageModel):
+        return source
+    text = str(source)
     if text.startswith(SCHEME):
         address = ModelAddress.parse(text, KIND)
         names = {"model": address.model, "base_url": address.base_url}
         return load_config(ServedModel, overrides={**names, **address.settings})
     model, mark, stated = text.partition("#")
     if not mark or Path(text).exists():
-        return text
+        return load_config(LanguageModel, overrides={"model": text})
     settings = parse_overrides(stated.split(","))
     return load_config(LanguageModel, overrides={"model": model, **settings})

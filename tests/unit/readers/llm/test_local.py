@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rag.core.errors import ConfigError, ReaderError
 from rag.core.types import Passage
 from rag.opening import resolve_reader
+from readers.extractive.reader import ExtractiveReader
 from readers.llm.local import LocalModel
 from readers.llm.prompt import prompt_messages
 from readers.llm.reader import LanguageModelReader
@@ -21,6 +22,7 @@ from readers.open import open_reader, reader_kind
 from tests.support.messages import refusal
 from tests.support.reading import read_one
 from tests.tiny_causal import causal_folder
+from tests.tiny_reader import tiny_reader
 
 PASSAGES = [
     Passage("1", "Tower", "the tower is in the city"),
@@ -86,6 +88,16 @@ def test_a_text_and_an_object_name_the_same_reader(tmp_path: Path) -> None:
     for reader in (open_reader(f"{named.model}#passages=5"), resolve_reader(named)):
         assert isinstance(reader, LanguageModelReader)
         assert reader.settings == named == parse_reader(str(named))
+
+
+def test_an_object_is_not_read_as_text(tmp_path: Path) -> None:
+    """A # in its folder's name begins no settings; without settings it names any kind of reader."""
+    named = LanguageModel(model=str(causal_folder(tmp_path / "c#1")), passages=5)
+    assert resolve_reader(named).settings == named
+    extractive = str(tiny_reader(tmp_path / "extractive"))
+    assert isinstance(open_reader(LanguageModel(model=extractive)), ExtractiveReader)
+    with refusal(ConfigError):
+        open_reader(LanguageModel(model=extractive, passages=5))
 
 
 def test_what_is_wrong_in_a_name_is_named() -> None:
