@@ -157,7 +157,7 @@ def _train(index: faiss.Index, preset: Preset, sample: Float32, seed: int) -> No
         raise ConfigError(
             f"{preset.factory} cannot be trained on {len(sample):,} vectors",
             hint="use ivf or a type of fewer lists and codes (finished embeddings are kept), "
-            "or rebuild with flat and --overwrite",
+            "or build anew with flat",
         ) from error
 
 

@@ -151,7 +151,8 @@ class Index:
         """The dense part; a ConfigError if there is none."""
         if self.dense is None or self.embeddings is None or self.encoder_identity is None:
             raise ConfigError(
-                f"{self.directory} has no vectors", hint="build it with --retriever dense"
+                f"{self.directory} has no vectors",
+                hint="build it with `rag index … --retriever dense`",
             )
         return DensePart(self.dense, self.embeddings, self.encoder_identity)
 

@@ -386,7 +386,8 @@ class _IndexWriter:
         if conflicting:
             raise MismatchedArtifactError(
                 f"{ledger.directory} holds {_names_of(begun)}, this build makes {_names_of(wanted)}",
-                hint="choose another --out (--reuse takes vectors over), or add --overwrite",
+                hint="choose another {out} ({reuse} takes vectors over), or add {overwrite}",
+                arguments=("out", "reuse", "overwrite"),
             )
         if self.encoder is not None and self.settings.has_encoder:
             if ledger.state.encoder is not None:
@@ -456,7 +457,8 @@ class _IndexWriter:
         if stored != {"count": count, "sha256": sha256}:
             raise MismatchedArtifactError(
                 f"{self.ledger.directory} holds {stored['count']} other passages, now {count} came",
-                hint="choose another --out, or add --overwrite",
+                hint="choose another {out}, or add {overwrite}",
+                arguments=("out", "overwrite"),
             )
 
     def _documents(self, changes: Iterable[Change], max_deleted_share: float) -> Iterator[Put]:
@@ -495,7 +497,8 @@ class _IndexWriter:
                     f"{report.deleted:,} of the {total:,} documents in {report.directory} would be "
                     f"deleted (limit {max_deleted_share:.0%})",
                     hint="check that the corpus is the one of this index, or raise "
-                    "--max-deleted-share",
+                    "{max_deleted_share}",
+                    arguments=["max_deleted_share"],
                 )
         # The stage is not finished yet: a killed run writes the groups again, and nobody searches new
         # documents without them.

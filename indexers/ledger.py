@@ -180,9 +180,9 @@ class BuildLedger:
                 raise MismatchedArtifactError(
                     f"{self.directory} holds a build whose stage {name!r} has other inputs "
                     f"({changes})",
-                    hint=f"bring a finished index up to date by --update {self.directory} in place "
-                    "of --out; else give what the build was begun with, or choose another --out, or "
-                    "add --overwrite",
+                    hint=f"`rag index … --update {self.directory}` brings a finished index up to date; "
+                    "else give what the build was begun with, choose another {out}, or add {overwrite}",
+                    arguments=("out", "overwrite"),
                 )
             shutil.rmtree(folder, ignore_errors=True)
             self._record(name, Stage(inputs=dict(inputs)))

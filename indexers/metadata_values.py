@@ -107,9 +107,10 @@ class PassageFilters:
         fields = ["document"] if paths is None else ["path", "document"]
         fields += pc.unique(values["field"]).to_pylist()
         raise FilterError(
-            f"the filter names the field {name!r}, which no passage of this index has "
+            f"{{filter}} names the field {name!r}, which no passage of this index has "
             f"(fields: {', '.join(fields)})",
-            hint=f"index the corpus again with --metadata {name} if its records have this field",
+            hint=f"where its records have this field, index the corpus again: `rag index … --metadata {name}`",
+            arguments=["filter"],
         )
 
     def _of_documents(self, condition: Condition) -> Bool:

@@ -131,7 +131,7 @@ class EncoderIdentity:
         how = _CHECKSUM.sub(r"\1…", "; ".join(differences))
         raise MismatchedArtifactError(
             f"{directory} was built with the encoder {self.name!r}, not {other_name} ({how})",
-            hint="use that encoder, or build an index of this one (another --out, or --overwrite)",
+            hint="use that encoder, or build another index with this one",
         )
 
     def comparable(self) -> dict[str, IdentityValue]:

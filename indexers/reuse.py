@@ -33,14 +33,16 @@ def check_vectors(
         ConfigError: `start` has no vectors, or less precise ones.
         MismatchedArtifactError: the vectors are of another encoder.
     """
-    embeddings = start.require_dense().embeddings
+    part = start.require_dense()
+    embeddings = part.embeddings
     if settings.stored_dtype == "float32" and embeddings.dtype != "float32":
         raise ConfigError(
             f"{start.directory} holds vectors rounded to {embeddings.dtype}, the new index stores "
             "float32",
-            hint="build it with --index-type SQfp16, or without --reuse",
+            hint="give {index_type} SQfp16, or leave {reuse} out",
+            arguments=("index_type", "reuse"),
         )
-    stored = start.require_dense().encoder
+    stored = part.encoder
     may_differ = (*_QUESTION_SIDE, "tokenizer_sha256") if with_passages else _QUESTION_SIDE
     differences = stored.differences(encoder.identity)
     if any(not line.startswith(may_differ) for line in differences):

@@ -180,7 +180,7 @@ class _Build:
             raise ConfigError(
                 f"{self.encoder.identity.name} makes one vector per text, a token index needs one "
                 "per token",
-                hint="give a ColBERT model, or another --index-type",
+                hint="give a ColBERT model, or another type of index",
             )
         values = np.asarray(vectors.values, dtype=np.float16)
         lengths = np.asarray(vectors.lengths)

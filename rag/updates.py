@@ -195,7 +195,7 @@ def _warn_of_half(sizes: Counter[str]) -> None:
         share = size / max(sizes.total(), 1)
         if len(sizes) > 1 and size >= _LARGE_FILE and share >= 0.5:
             _log.warning(
-                "%s has %s of %s passages (%.0f %%); --exclude or a line in .ragignore leaves it out",
+                "%s has %s of %s passages (%.0f %%); a line in exclude or .ragignore leaves it out",
                 path,
                 f"{size:,}",
                 f"{sizes.total():,}",

@@ -64,7 +64,7 @@ def open_bound(
     if index.dense is None or index.encoder_identity is None:
         raise ConfigError(
             f"{folder} searches with its own question encoder, and {index.directory} has no vectors",
-            hint="build it with `rag index … --retriever dense`, or choose --retriever bm25",
+            hint="build it with `rag index … --retriever dense`, or search by BM25",
         )
     differences = index.encoder_identity.differences(identity)
     if differences:

@@ -86,8 +86,9 @@ def open_retriever(
     """
     spec = parse_kind(named_kind(kind, index))
     name = "multihop" if isinstance(spec, MultiHop) else spec
-    _refuse_missing(name, index)
     first_kind = spec.first if isinstance(spec, MultiHop) else spec
+    _refuse_missing(name, index)
+    _refuse_missing(first_kind, index)
     is_hybrid = first_kind == "hybrid"
     if fusion is not None and not is_hybrid:
         raise ConfigError(
@@ -101,11 +102,6 @@ def open_retriever(
         return _hybrid(index, loaded, fusion)
     if not isinstance(spec, MultiHop):
         return _by_vectors(index, loaded)
-    if is_hybrid and "bm25" not in index.parts:
-        raise ConfigError(
-            "first=hybrid needs an index with BM25",
-            hint="build it with `rag index … --retriever hybrid`, or leave first at dense",
-        )
     first = _hybrid(index, loaded, fusion) if is_hybrid else None
     dense = DenseRetriever(index.require_dense().vectors, index.passages, loaded)
     return MultiHopRetriever(dense, index.passages, first=first, hops=spec.hops, beam=spec.beam)

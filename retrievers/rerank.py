@@ -179,7 +179,7 @@ def _check_late(name: str, folder: Path, architecture: str) -> None:
         hint = f"search with it: rag index … --encoder {name}"
     else:
         found = f"a {architecture or 'model without architecture'}"
-        hint = "for example --rerank cross-encoder/ms-marco-MiniLM-L6-v2"
+        hint = "for example cross-encoder/ms-marco-MiniLM-L6-v2"
     raise ConfigError(
         f"{name} is {found}, expected a re-ranker: a cross-encoder (…ForSequenceClassification), "
         "or a ColBERT model",

@@ -129,7 +129,7 @@ def answer_to(error: object) -> ApiError | None:
         case ApiError():
             return error
         case FilterError() | QuestionError():
-            return invalid_request(error.message, error.hint)
+            return invalid_request(*error.spelled('"{}"'.format))
         case RightsError():
             log.error("%s", error)
             message = "the server cannot tell now who may read what"

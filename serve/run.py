@@ -224,7 +224,8 @@ def bind(host: str, port: int) -> socket.socket:
         reason = getattr(error, "strerror", None) or str(error)
         raise ResourceError(
             f"cannot listen on port {port} of {host!r}: {reason}",
-            hint="stop what uses it, or choose another --port or --host",
+            hint="stop what uses it, or choose another {port} or {host}",
+            arguments=("port", "host"),
         ) from error
 
 

@@ -74,8 +74,7 @@ def adapt(
             passage_tokens = min(recipe.passage_tokens, adopted.passage_tokens)
             recipe = adopted.replaced(index=recipe.index, passage_tokens=passage_tokens)
         run = {"questions": questions, "seed": seed, "index": opened.version}
-        hint = "choose another --out, or repeat the command that started the run"
-        claim(out / SETTINGS, run, "an adaptation with other settings", hint=hint)
+        claim(out / SETTINGS, run, "an adaptation with other settings")
         if not file.exists():
             made = _questions_of(opened, questions, seed)
             write_examples(file, _with_negatives(pipeline, made))

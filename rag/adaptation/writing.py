@@ -143,7 +143,14 @@ def write_questions(
             "second_look": pipeline.identity["reader"],
         }
         stack.enter_context(directory_lock(folder))
-        _claim(target, folder / "settings.json", settings)
+        claimed = folder / "settings.json"
+        if target.exists() and not claimed.exists():
+            raise ConfigError(
+                f"{target} exists, and `rag questions` has not begun it",
+                hint="choose another {out}",
+                arguments=["out"],
+            )
+        claim(claimed, settings, "questions of other settings")
         kept = stack.enter_context(closing(Journal(target)))
         rejected = stack.enter_context(closing(Journal(folder / "rejected.jsonl")))
         seen = {record["id"] for record in (*kept.records, *rejected.records)}
@@ -153,18 +160,10 @@ def write_questions(
     if not kept.records and not rejected.records:
         raise DataError(
             f"{index}: no passage has {_LEAST_WORDS} words of which a question can be made",
-            hint="index documents with more text; --answers rules needs English",
+            hint="index documents with more text; rules ask questions in English alone",
         )
     reasons = Counter(str(record["reason"]) for record in rejected.records)
     return {"kept": len(kept.records), **dict(reasons.most_common())}
-
-
-def _claim(target: Path, claimed: Path, settings: Mapping[str, Any]) -> None:
-    """Begin a file of questions, or go on with one that was begun with the same settings."""
-    hint = "choose another --out, or repeat the command that began it"
-    if target.exists() and not claimed.exists():
-        raise ConfigError(f"{target} exists, and `rag questions` has not begun it", hint=hint)
-    claim(claimed, settings, "questions of other settings", hint=hint)
 
 
 def _write(

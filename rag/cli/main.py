@@ -9,7 +9,7 @@ from importlib import import_module
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from rag import __version__
-from rag.core.errors import RagError, ResourceError
+from rag.core.errors import RagError, ResourceError, with_hint
 
 _ABOUT = (
     "Open-domain question answering that retrieves: index a corpus, ask with evidence, train, "
@@ -182,7 +182,7 @@ def _explain(error: Exception, spell: Callable[[str], str]) -> tuple[str, int]:
         error.verbose = False
         return f"error: {error}", 2
     if isinstance(error, RagError):
-        return f"error: {error.spelled(spell)}", error.exit_code
+        return f"error: {with_hint(*error.spelled(spell))}", error.exit_code
     if isinstance(error, MemoryError):
         return "error: out of memory\n  → try a smaller --index-type, see `rag docs indexing`", 6
     if isinstance(error, OSError) and error.filename:

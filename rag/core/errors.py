@@ -28,7 +28,7 @@ class RagError(Exception):
     """Base of all errors that are meant to be read by a user.
 
     Message and hint name arguments in braces ("choose another {out}"), which each front end spells
-    as its users write them: `out=` in Python, `--out` on the command line.
+    as its users write them: `out=` in Python, `--out` on the command line, `"out"` over HTTP.
 
     Args:
         message: what was found and what was expected.
@@ -40,9 +40,8 @@ class RagError(Exception):
         >>> print(error)
         x/ is no index
           → choose another out=
-        >>> print(error.spelled("--{}".format))
-        x/ is no index
-          → choose another --out
+        >>> error.spelled("--{}".format)
+        ('x/ is no index', 'choose another --out')
     """
 
     exit_code = 1
@@ -50,17 +49,14 @@ class RagError(Exception):
     def __init__(self, message: str, *, hint: str = "", arguments: Sequence[str] = ()) -> None:
         self._template = (with_hub_names(message), hint)
         self.arguments = tuple(arguments)
-        self.message, self.hint = self._spelled("{}=".format)
+        self.message, self.hint = self.spelled("{}=".format)
         super().__init__(self.message)
 
     def __str__(self) -> str:
-        return _joined(self.message, self.hint)
+        return with_hint(self.message, self.hint)
 
-    def spelled(self, spell: Callable[[str], str]) -> str:
-        """The text for a front end that spells an argument's name so."""
-        return _joined(*self._spelled(spell))
-
-    def _spelled(self, spell: Callable[[str], str]) -> tuple[str, str]:
+    def spelled(self, spell: Callable[[str], str]) -> tuple[str, str]:
+        """Message and hint for a front end that spells an argument's name so."""
         message, hint = self._template
         for name in self.arguments:
             message = message.replace(f"{{{name}}}", spell(name))
@@ -68,7 +64,8 @@ class RagError(Exception):
         return message, hint
 
 
-def _joined(message: str, hint: str) -> str:
+def with_hint(message: str, hint: str) -> str:
+    """The text of an error: its message, and its hint on a line of its own."""
     return f"{message}\n  → {hint}" if hint else message
 
 

@@ -84,7 +84,12 @@ def index_version(directory: str | Path) -> str:
 
 
 def claim(
-    path: Path, values: Mapping[str, object], what: str, *, hint: str, free: Collection[str] = ()
+    path: Path,
+    values: Mapping[str, object],
+    what: str,
+    *,
+    hint: str = "choose another {out}, or give what it was begun with",
+    free: Collection[str] = (),
 ) -> None:
     """Record in the JSON file `path` the values that decide the content of its folder, or check
     them.
@@ -101,7 +106,9 @@ def claim(
     before |= {name: values.get(name) for name in free}
     changed = differences(before, values)
     if changed:
-        raise MismatchedArtifactError(f"{path.parent} holds {what} ({changed})", hint=hint)
+        raise MismatchedArtifactError(
+            f"{path.parent} holds {what} ({changed})", hint=hint, arguments=["out"]
+        )
     atomic_write_json(path, values)
 
 

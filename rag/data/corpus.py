@@ -120,7 +120,7 @@ def _read_records(
         if not source.is_in_folder:
             raise
         reason = error.message.removeprefix(f"{source.name}: ")
-        remedy = "name the field of the texts with --text-field, or leave the file out"
+        remedy = "name the field of the texts as text_field, or leave the file out"
         report.add_bad(source.path, BadRecord("no corpus", f"{reason}; {remedy}"), is_file=True)
         return
     fields.check()

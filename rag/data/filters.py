@@ -151,7 +151,7 @@ def parse_options(options: Iterable[str]) -> Filter | None:
         if match is None:
             raise FilterError(
                 f"the filter {option!r} is not of the form FIELD=VALUE",
-                hint="for example --filter path=guide/* or --filter 'year>=2020'",
+                hint="for example path=guide/* or year>=2020",
             )
         name, sign, value = (part.strip() for part in match.group("field", "sign", "value"))
         is_value = sign == "="

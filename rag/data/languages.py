@@ -130,7 +130,7 @@ def detect_language(texts: Iterable[str]) -> str:
             return language
         log.warning(
             "language: English rules, as most letters are of no language that is known here "
-            "(%s has %d of %d); --language sets one",
+            "(%s has %d of %d); set the language otherwise",
             language,
             count,
             letters.total(),

@@ -281,12 +281,14 @@ class ReadReport:
         if not hint:
             hint = "mend or replace what is listed above"
             if records:
-                hint += ", or raise --max-bad-share to continue without it"
+                hint += ", or raise {max_bad_share} to continue without it"
+        problem = ""
         if at_end and self.total and self.bad == self.total:
-            raise DataError(f"no usable record: {self.faults()}", hint=hint)
-        if (at_end or self.total >= 100) and bad > max_bad_share * records:
-            limit = f"too many bad records (limit {100 * max_bad_share:g} %)"
-            raise DataError(f"{limit}: {self.faults()}", hint=hint)
+            problem = "no usable record"
+        elif (at_end or self.total >= 100) and bad > max_bad_share * records:
+            problem = f"too many bad records (limit {100 * max_bad_share:g} %)"
+        if problem:
+            raise DataError(f"{problem}: {self.faults()}", hint=hint, arguments=["max_bad_share"])
 
 
 def first_lines(lines: Sequence[str]) -> list[str]:

@@ -43,7 +43,11 @@ def score_examples(examples: Path, out: Path, judge: Judge) -> Mapping[str, Any]
         MismatchedArtifactError: unfinished parts of another run are in the way.
     """
     if out.resolve() == examples.resolve():
-        raise ConfigError(f"{out}: the examples would be overwritten", hint="give another --out")
+        raise ConfigError(
+            f"{out}: the examples would be overwritten",
+            hint="choose another {out}",
+            arguments=["out"],
+        )
     check_target(out)
     total = sum(1 for _ in read_examples(examples, needs="questions"))
     run = {"signal": judge.signal, "reader": judge.identity, "examples": sha256_file(examples)}

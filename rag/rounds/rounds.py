@@ -155,7 +155,6 @@ def _claim(config: RoundsConfig, training: BiEncoderConfig) -> None:
         config.out / "config.json",
         settings,
         "rounds with other settings",
-        hint="choose another --out, or repeat the command that started them",
     )
 
 

@@ -89,7 +89,7 @@ def check_nodes(ray: ModuleType, files: Sequence[Path]) -> list[str]:
 
     Raises:
         MismatchedArtifactError: a node has other packages, or sees other files under these paths.
-        ResourceError: a node does not answer, or runs no tasks of this package.
+        ResourceError: a node does not answer, or runs no tasks of this package, or none has a CPU.
     """
     paths = [str(path.absolute()) for path in files]
     expected = _facts(paths)
@@ -124,6 +124,8 @@ def check_nodes(ray: ModuleType, files: Sequence[Path]) -> list[str]:
                 )
         if node["Resources"].get("CPU"):
             workers.append(node["NodeID"])
+    if not workers:
+        raise ResourceError("the Ray cluster has no CPU", hint="add nodes: `ray start --address …`")
     return workers
 
 

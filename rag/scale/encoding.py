@@ -69,10 +69,6 @@ def encode_on_cluster(
     mark.write_text(uuid.uuid4().hex)
     check_nodes(ray, [mark, passages.directory / HASHES_NAME])
     resources = ray.cluster_resources()
-    if resources.get("CPU", 0) < 1:
-        raise ResourceError(
-            "the Ray cluster has no CPU for tasks", hint="add nodes: `ray start --address …`"
-        )
     task = ray.remote(_encode_shard).options(
         num_cpus=1, num_gpus=1 if resources.get("GPU") else 0, max_retries=_ATTEMPTS
     )

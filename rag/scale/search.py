@@ -27,7 +27,6 @@ from rag.core.errors import (
     ConfigError,
     MismatchedArtifactError,
     RagError,
-    ResourceError,
     RetrievalError,
 )
 from rag.core.manifest import MANIFEST_NAME
@@ -206,19 +205,16 @@ def open_sharded(directory: str | Path, address: str) -> Index:
         RetrievalError: a process does not start.
     """
     index = Index.open(Path(directory).resolve())
-    ray = connect(address)
     try:
+        ray = connect(address)
         embeddings = index.embeddings
         if embeddings is None or not isinstance(index.dense, FlatIndex):
             raise ConfigError(
                 f"{index.directory} cannot be searched in parts: its vectors are not of index type flat",
-                hint="build it anew with --index-type flat, or serve it without --ray",
+                hint="build it anew: `rag index … --index-type flat`, or serve it without {ray}",
+                arguments=["ray"],
             )
         workers = check_nodes(ray, [index.directory / MANIFEST_NAME])
-        if not workers:
-            raise ResourceError(
-                "the Ray cluster has no CPU", hint="add nodes: `ray start --address …`"
-            )
         shards = len(embeddings.layout.shards())
         count = min(len(workers), shards)
         bounds = [round(shards * number / count) for number in range(count + 1)]

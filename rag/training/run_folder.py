@@ -116,13 +116,12 @@ def claim_run(config: TrainConfig, out: Path) -> None:
         settings,
         "a run with other settings",
         free=free,
-        hint="choose another --out, delete that folder, or repeat the command that started the run",
     )
     claim(
         out / _INPUTS,
         checksums,
         "a run with files of other content",
-        hint="restore the files as they were then, delete that folder, or choose another --out",
+        hint="restore the files as they were then, delete that folder, or choose another {out}",
     )
 
 

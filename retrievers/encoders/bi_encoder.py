@@ -179,7 +179,7 @@ class BiEncoder(Encoder):
         if cut and not has_warned:
             log.warning(
                 "%d of %d %s are longer than the %d tokens that %s reads: their ends do not count "
-                "(later ones are not reported; shorter passages: --split words100)",
+                "(later ones are not reported; the split words100 makes shorter passages)",
                 cut,
                 count,
                 texts,
@@ -288,7 +288,7 @@ def _check_towers(
             f"{passage.weights_dir} comes first and is a {passage.tower or 'passage'} tower, "
             f"{query.weights_dir} comes second and is a {query.tower or 'question'} tower"
         )
-    hint = f"give both, the passage tower first: --encoder {_pair_of(names[0])}"
+    hint = f"give both, the passage tower first: {_pair_of(names[0])}"
     raise MismatchedArtifactError(found, hint=hint)
 
 

@@ -28,7 +28,7 @@ KIND = ServedKind(
     example="openai:http://localhost:8080/v1#bge-m3",
     key_variable="RAG_ENCODER_API_KEY",
     protocol="embeddings",
-    too_long="a text may be longer than it reads: cut shorter passages, as with --max-tokens 256",
+    too_long="a text may be longer than it reads: cut shorter passages: `rag index … --max-tokens 256`",
 )
 _PROBE = "The Danube rises in the Black Forest, and 7 + 5 = 12."
 _PROBE_NUMBERS = 32

@@ -204,7 +204,7 @@ def _check_settings(settings: EncoderSettings, projection_dim: int, *, train: bo
     if train and settings.pooling == TCT_COLBERT:
         raise ConfigError(
             f"{folder} is read as TCT-ColBERT, whose form a trained encoder cannot have",
-            hint="train from its weights with another: --pooling mean",
+            hint="train from its weights with mean pooling",
         )
     if settings.layers and projection_dim not in (0, settings.dim):
         raise ConfigError(

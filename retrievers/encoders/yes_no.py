@@ -151,5 +151,5 @@ def _prompt_of(name: str) -> _Prompt:
     raise ConfigError(
         f"{name} is a language model, expected a re-ranker: a cross-encoder "
         f"(…ForSequenceClassification), a ColBERT model, or one called {' or '.join(_PROMPTS)}",
-        hint="for example --rerank cross-encoder/ms-marco-MiniLM-L6-v2",
+        hint="for example cross-encoder/ms-marco-MiniLM-L6-v2",
     )

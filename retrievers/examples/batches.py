@@ -115,7 +115,7 @@ class Epochs:
         if made.batch_size < size or (len(made) < _FEW_STEPS and config.max_batches is None):
             get_logger(__name__).warning(
                 "%d steps of %d examples: raise epochs (now %g) or lower batch_size (now %d), for example "
-                "--set epochs=10 --set batch_size=16",
+                "epochs=10, batch_size=16",
                 len(made),
                 made.batch_size,
                 config.epochs,

@@ -386,7 +386,7 @@ def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) ->
     if identity.pooling == STATIC:
         raise ConfigError(
             f"{config.index} was built with {identity.name}, a static encoder, which is not trained here",
-            hint="build the index with another --encoder",
+            hint="build the index with another encoder",
         )
     name = config.question_encoder
     pair = name

@@ -431,7 +431,7 @@ class StaticTrainConfig(QuestionsConfig):
             if self.dim > size:
                 raise ConfigError(
                     f"dim is {self.dim}, and {self.index} has {size or 'no'} dimensions per passage",
-                    hint="lower dim, or build the index with --retriever dense or hybrid",
+                    hint="lower dim, or build the index with `rag index … --retriever dense`",
                 )
             reason = "one table of vectors is trained"
             return train(self, partial(build, self, index), "encoder", one_process=reason)

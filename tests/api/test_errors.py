@@ -187,7 +187,7 @@ async def test_slow_bodies_are_refused():
         (ConfigError("secret has no such side"), 500, "internal_error"),
         (ValueError("secret"), 500, "internal_error"),
         (QuestionError("the question is none"), 422, "invalid_request"),
-        (FilterError("the filter is none"), 422, "invalid_request"),
+        (FilterError("{filter} is none", arguments=["filter"]), 422, "invalid_request"),
     ],
 )
 async def test_failures_are_told_apart_and_logged_alone(route, reason, status, code, caplog):
@@ -206,7 +206,8 @@ async def test_failures_are_told_apart_and_logged_alone(route, reason, status, c
     assert "secret" not in response.text
     logged = [record for record in caplog.records if record.levelno == logging.ERROR]
     if status == 422:
-        assert (logged, error["message"]) == ([], reason.message)
+        spelled = reason.message.replace("filter=", '"filter"')
+        assert (logged, error["message"]) == ([], spelled)
     else:
         (record,) = logged
         assert (record.request_id, record.exc_info[1]) == ("r-8", reason)

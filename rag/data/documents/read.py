@@ -131,7 +131,7 @@ class Converter:
             return document_from(line, name)
         code = process.wait()
         if code == -signal.SIGALRM:
-            remedy = "split it, or give it more time (--document-timeout)"
+            remedy = "split it, or give it more time (document_timeout)"
             return BadRecord("takes too long", f"more than {timeout_s:g} s; {remedy}")
         detail = f"its converter ended with code {code}; open and save it again"
         return BadRecord("broken file", detail)

@@ -129,7 +129,8 @@ class DocumentFields:
             raise DataError(
                 f"{self._name}: no record holds the metadata field {min(self._absent_metadata)!r}; "
                 f"the first has the fields {self._first_names}",
-                hint="name a field of the records with --metadata, or leave it out",
+                hint="name a field of the records as {metadata}, or leave it out",
+                arguments=["metadata"],
             )
 
     def _choose_fields(self, names: Sequence[str]) -> None:
@@ -156,9 +157,9 @@ class DocumentFields:
                 raise NoTextError(
                     f"{self._name}: no field is known to hold the text; the fields are "
                     f"{self._first_names}",
-                    hint="name it: --text-field NAME (in Python text_field), also --title-field and "
-                    "--id-field; a table without a header has the columns id, text and perhaps title; "
-                    "tables are read row by row with --format documents",
+                    hint="give its name as {text_field}; a table without a header has the columns id, "
+                    "text and perhaps title; {format} documents reads tables row by row",
+                    arguments=("text_field", "format"),
                 )
         if self._metadata:
             roles.append(f"metadata from {', '.join(self._metadata)}")
@@ -172,7 +173,7 @@ class DocumentFields:
     def _missing(self, role: str, record: Mapping[str, Any]) -> BadRecord:
         expected = " or ".join(self._fields_of[role])
         detail = f"no {role}: expected {expected}; there are {listed_names(record)}"
-        return BadRecord("missing field", f"{detail}; name it with --{role}-field")
+        return BadRecord("missing field", f"{detail}; give its name as {role}_field")
 
     def _metadata_fields(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """The requested fields of a record, or of an object `metadata` in it."""

@@ -220,7 +220,7 @@ class _Folder:
                 continue
             reason = file_format
             if file_format in CORPUS_FORMATS:
-                remedy = f"index it on its own, or give --format {file_format}"
+                remedy = f"index it on its own, or give the format {file_format}"
                 reason = f"{file_format}, in a folder of {kind}: {remedy}"
             self._report.ignored.append(f"{path} ({reason})")
         if not sources:
@@ -346,7 +346,7 @@ def _excluder(folder: Path, exclude: Sequence[str]) -> Callable[[str], bool]:
         return GitIgnoreSpec.from_lines(patterns).match_file
     except ValueError as error:
         raise ConfigError(
-            f"{folder}: {error}", hint=f"write --exclude and {_IGNORE_FILE} as .gitignore"
+            f"{folder}: {error}", hint="patterns of what is left out are written as in .gitignore"
         ) from error
 
 

@@ -213,7 +213,7 @@ def fit_and_measure(cases: Sequence[Case]) -> tuple[Calibration, dict[str, float
         raise DataError(
             "fewer than two held-out questions to fit and to measure the confidence on",
             hint="raise held_out of a set, or name another in `calibrate`, both with `retrieved`: "
-            "--set 'calibrate=[{questions: FILE, retrieved: FILE}]'",
+            "[{questions: FILE, retrieved: FILE}]",
         )
     right_chances = np.zeros(len(cases))  # that the first answer is right
     no_answer_chances = np.zeros(len(cases))

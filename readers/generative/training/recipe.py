@@ -162,7 +162,8 @@ def _start(
     if loaded is None:
         raise ConfigError(
             f"{source} is no extractive reader, from which a generator is made",
-            hint='name a folder of `rag train reader` or "shipped", or a checkpoint with --from',
+            hint='name a folder of `rag train reader` or "shipped", or a checkpoint as {model}',
+            arguments=["model"],
         )
     reader, tokenizer = loaded
     settings = GeneratorSettings(**layout)

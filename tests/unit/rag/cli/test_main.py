@@ -2,11 +2,14 @@
 
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
+import rag
+from rag.core.errors import RagError
 from rag.core.files import read_json
 from rag.data.examples import read_examples
 from rag.data.files.rows import write_json_lines
@@ -134,6 +137,61 @@ def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "call", "named"),
+    [
+        (
+            "index c --out i --retriever bm25 --k1 2",
+            lambda: rag.index("c", "i", retriever="bm25", k1=2),
+            "choose another {out}, or add {overwrite}",
+        ),
+        (
+            "index c --out x --retriever bm25 --metadata year",
+            lambda: rag.index("c", "x", retriever="bm25", metadata=["year"]),
+            "name a field of the records as {metadata}",
+        ),
+        (
+            "index bad --out x --retriever bm25",
+            lambda: rag.index("bad", "x", retriever="bm25"),
+            "raise {max_bad_share} to continue",
+        ),
+        (
+            "index names.csv --out x --retriever bm25",
+            lambda: rag.index("names.csv", "x", retriever="bm25"),
+            "give its name as {text_field}; a table",
+        ),
+        (
+            "retrieve -i i -q q -o o.run --filter year=1",
+            lambda: rag.retrieve("i", "q", "o.run", filter={"year": 1}),
+            "{filter} names the field 'year', which",
+        ),
+    ],
+)
+def test_each_front_end_spells_an_argument_as_its_users_do(
+    words: str,
+    call: Callable[[], object],
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    good = {"id": "1", "text": "The Rhine ends in the North Sea."}
+    write_json_lines(Path("c"), [good])
+    write_json_lines(Path("bad"), [good, {"id": "2"}])
+    Path("names.csv").write_text("id,remark\n1,none\n")
+    Path("q").write_text("Where?\n")
+    rag.index("c", "i", retriever="bm25")
+    with pytest.raises(RagError) as caught:
+        call()
+    error = caught.value
+    names = error.arguments
+    assert named.format_map({name: f"{name}=" for name in names}) in str(error)
+    options = {name: f"--{name.replace('_', '-')}" for name in names}
+    assert named.format_map(options) in run_command(*words.split()).err
+    over_http = "\n".join(error.spelled('"{}"'.format))
+    assert named.format_map({name: f'"{name}"' for name in names}) in over_http
+
+
+@pytest.mark.parametrize(
     ("error", "exit_code", "words"),
     [
         (
@@ -170,7 +228,7 @@ def test_a_changed_folder_is_named_in_a_few_words(tmp_path: Path) -> None:
     ran = run_command(*build)
     assert ran.exit_code == 4
     assert "source.files: others are 7.txt, 8.txt)" in ran.err
-    assert f"--update {index} in place of --out" in ran.err
+    assert f"`rag index … --update {index}` brings" in ran.err
     assert len(ran.err) < 500
 
 
