@@ -17,7 +17,7 @@ from rag.core.errors import ConfigError, ReaderError, RetrievalError
 from rag.core.log import Timer, stage
 from rag.core.types import AnswerSet, EvidencePath, Hit, SearchResult
 from rag.data.records import fault_of_question
-from rag.policies import Finish, Policy, Read, Search, SearchOnce, State, Step
+from rag.policies import Finish, Policy, Read, Search, State, Step, open_policy
 from readers.paths import with_paths
 from readers.protocols import Reader, ReadRequest, TextSink
 from retrievers.protocols import Selected
@@ -159,7 +159,7 @@ def _run(
     failures: list[ReaderError],
 ) -> tuple[list[State], list[AnswerSet]]:
     """The last state of each question, and the answers with which its policy finished."""
-    policy = options.policy or SearchOnce(reader.language)
+    policy = options.policy or open_policy("once", reader)
     states = list(states)
     finished = dict[int, AnswerSet]()
     for _ in range(MAX_STEPS):

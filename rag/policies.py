@@ -13,6 +13,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from itertools import zip_longest
 
+from rag.comparing import find_comparison
 from rag.core.errors import ConfigError, ReaderError
 from rag.core.log import get_logger
 from rag.core.types import AnswerSet, Hit, Passage, PolicyName, RankedPassages, SearchResult
@@ -97,7 +98,9 @@ def open_policy(name: PolicyName, reader: Reader | None) -> Policy:
         ConfigError: the policy needs a language model, and the reader is none.
     """
     if name == "once":
-        return SearchOnce(ENGLISH if reader is None else reader.language)
+        if reader is None:
+            return SearchOnce()
+        return SearchOnce(reader.language, compares=reader.completer is None)
     if reader is None or reader.completer is None:
         found = "there is no reader" if reader is None else f"the reader is {reader_name(reader)}"
         raise ConfigError(
@@ -111,24 +114,41 @@ class SearchOnce(Policy):
     """Search, by one hop or several as the retriever does, and read what was found for the question
     alone.
 
-    A greeting is no question: nothing is searched.
+    A greeting is no question: nothing is searched. Where a question compares two things, the value
+    of each is searched and read for beside it, and what was found for the question is read only if
+    these do not decide.
 
     Args:
-        language: of the passages; greetings are known in English alone.
+        language: of the passages; greetings and comparisons are known in English alone.
+        compares: whether comparisons are taken apart.
     """
 
-    def __init__(self, language: str = ENGLISH) -> None:
-        self._knows_greetings = language == ENGLISH
+    def __init__(self, language: str = ENGLISH, *, compares: bool = True) -> None:
+        self._is_english = language == ENGLISH
+        self._compares = compares and self._is_english
 
     def step(self, state: State) -> Step:
         """See `Policy`."""
-        if self._knows_greetings and GREETING.fullmatch(state.question):
+        if self._is_english and GREETING.fullmatch(state.question):
             return Finish(AnswerSet(state.question, (), 1.0, notice="a greeting asks for nothing"))
+        comparison = None
+        # The passages of a path are read together.
+        if self._compares and not any(search.paths for search in state.searches):
+            comparison = find_comparison(state.question)
+        values = comparison.questions if comparison else ()
         if not state.searches:
-            return Search((state.query,))
-        if not state.answers:
+            return Search((state.query, *values))
+        if comparison and not state.answers:
+            # The only search is one of gold passages.
+            found = [search.passages for search in state.searches[-2:]]
+            first = SearchResult(values[0], merge_in_turn(found))
+            return Read((first, SearchResult(values[1], merge_in_turn(found[::-1]))))
+        if len(state.answers) == len(values):
+            decided = comparison and comparison.decide(state.question, state.answers)
+            if decided:
+                return Finish(decided)
             return Read((replace(state.searches[0], query=state.question),))
-        return Finish(state.answers[0])
+        return Finish(state.answers[-1])
 
 
 _TASK = (

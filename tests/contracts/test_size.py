@@ -21,7 +21,8 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 # RAG's parts, two models of one folder, raised those of rag/runtime; its published form and ModernBERT
 # those of readers.
 TOKENS = {
-    "rag/*.py": (14_650, 10_500),
+    # Comparisons of two things are taken apart.
+    "rag/*.py": (16_150, 10_500),
     "rag/adaptation": (6_510, 5_550),
     "rag/bench": (18_650, 8_000),
     "rag/cli": (10_900, 7_200),
@@ -46,7 +47,7 @@ TOKENS = {
     "retrievers": (48_450, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_100, 16_000),
-    "tests": (298_000, 200_000),
+    "tests": (299_500, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

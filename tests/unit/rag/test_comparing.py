@@ -1,0 +1,229 @@
+"""Comparisons of two things: how they are recognised, which values are compared, and what the policy
+does where one is missing.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from rag.answering import AnswerOptions, Outcome, answer_questions
+from rag.comparing import Comparison, find_comparison
+from rag.core.types import Answer, AnswerSet, Hit, Passage, SearchResult
+from rag.policies import Policy, SearchOnce, open_policy
+from readers.protocols import Reader, ReadRequest
+from tests.support.completing import MadeModel
+
+ANN_OR_BOB = ("Ann Lee", "Bob Ray")
+
+
+@pytest.mark.parametrize(
+    ("question", "template", "wants_most"),
+    [
+        ("Who was born first, Ann Lee or Bob Ray?", "When was {} born?", False),
+        ("who was born later Ann Lee or Bob Ray ?", "When was {} born?", True),
+        ("Who is older, Ann Lee or Bob Ray", "When was {} born?", False),
+        ("Which singer is the youngest: Ann Lee, or Bob Ray?", "When was {} born?", True),
+        ("Which band is older, Ann Lee or Bob Ray?", "When was {} founded or released?", False),
+        ("Who died earlier, Ann Lee or Bob Ray?", "When did {} died?", False),
+        ("Which film came out first, Ann Lee or Bob Ray?", "When did {} came out?", False),
+        ('Which film was released last year or earlier, "Ann Lee" or "Bob Ray"?', "", False),
+        ("Which was released most recently, Ann Lee or Bob Ray?", "When was {} released?", True),
+        ("Who was born first out of Ann Lee and Bob Ray?", "When was {} born?", False),
+        ("Between Ann Lee and Bob Ray, who was born first?", "When was {} born?", False),
+        ("Which band, Ann Lee or Bob Ray, was formed earlier?", "When was {} formed?", False),
+        ("Was Ann Lee or the great Bob Ray born first?", "When was {} born?", False),
+        ("Which is taller, the Ann Lee or the Bob Ray?", "How tall is {}?", True),
+        ("Which of the two is the smallest, Ann Lee or Bob Ray?", "How large is {}?", False),
+        ("Is Ann Lee or Bob Ray cheaper?", "How expensive is {}?", False),
+        (
+            "Which has a larger population, Ann Lee or Bob Ray?",
+            "What is the population of {}?",
+            True,
+        ),
+    ],
+)
+def test_a_comparison_is_known_by_its_form(question: str, template: str, wants_most: bool) -> None:
+    expected = Comparison(ANN_OR_BOB, template, wants_most) if template else None
+    assert find_comparison(question) == expected
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Who was the first president?",
+        "Who wrote Faust, Goethe or Schiller?",
+        "Which is larger, a cat or a dog?",
+        "Who was born first, Ann or Bob or Eve?",
+        "Are both Ann Lee and Bob Ray taller?",
+        "Who lived longer, Ann Lee or Bob Ray?",
+        "Which film has the director who died first, Ann Lee or Bob Ray?",
+        "Which film has the producer who is older, Ann Lee or Bob Ray?",
+        "Which band has more members, Ann Lee or Bob Ray?",
+        "Which year was warmer, 1998 or 2004?",
+        f"Who was born first, {'Ann or ' * 600}Bob?",
+    ],
+)
+def test_other_questions_are_not_taken_apart(question: str) -> None:
+    assert find_comparison(question) is None
+
+
+def read_as(question: str, values: Mapping[str, str], confidence: float) -> AnswerSet:
+    """A value per name, each from a passage with the name as its title."""
+    answers = []
+    for name, value in values.items():
+        text = f"It is a thing. It has {value}. That is all."
+        start = text.index(value)
+        request = ReadRequest.of(question, [Passage(name, name, text)])
+        span = (start, start + len(value))
+        answers.append(Answer(value, 1.0, confidence, request.evidence(0, span)))
+    return AnswerSet(question, tuple(answers), 1.0 - confidence, reading={"passages": 2})
+
+
+@pytest.mark.parametrize(
+    ("template", "ann", "bob", "larger"),
+    [
+        ("When was {} born?", "1 May 1950", "April 30, 1950", "Ann Lee"),
+        ("When was {} born?", "the 3rd of May 1950", "May 2 1950", "Ann Lee"),
+        ("When was {} born?", "500 BC", "in 1066", None),
+        ("When was {} born?", "1950", "May 1950", None),
+        ("When was {} born?", "1950", "1950", None),
+        ("When was {} born?", "1950", "spring", None),
+        ("How tall is {}?", "300 m", "900 feet", "Ann Lee"),
+        ("How tall is {}?", "2,717 ft", "1.2 km", "Bob Ray"),
+        ("How tall is {}?", "300 m", "300 kg", None),
+        ("How large is {}?", "2 square miles", "3 km²", "Ann Lee"),
+        ("How large is {}?", "100 hectares", "2 km2", "Bob Ray"),
+        ("How large is {}?", "100 hectares", "2 km", None),
+        ("How expensive is {}?", "$3.5 million", "900,000 dollars", "Ann Lee"),
+        ("How expensive is {}?", "$5", "€4", None),
+        ("What is the population of {}?", "1.2 million", "44,000", "Ann Lee"),
+        ("What is the share of {}?", "5%", "12 percent", "Bob Ray"),
+    ],
+)
+def test_values_are_compared_in_their_units(
+    template: str, ann: str, bob: str, larger: str | None
+) -> None:
+    for wants_most in (True, False):
+        comparison = Comparison(ANN_OR_BOB, template, wants_most)
+        read = []
+        for name, value in zip(ANN_OR_BOB, (ann, bob), strict=True):
+            read.append(read_as(template.format(name), {name: value}, 0.8))
+        decided = comparison.decide("Ann Lee or Bob Ray?", read)
+        if larger is None:
+            assert decided is None
+        else:
+            assert decided is not None
+            assert (decided.answers[0].text == larger) == wants_most
+
+
+def test_a_decision_shows_both_values_and_their_confidence() -> None:
+    comparison = Comparison(ANN_OR_BOB, "When was {} born?", wants_most=False)
+    read = [
+        read_as("When was Ann Lee born?", {"Ann Lee": "1950"}, 0.8),
+        # The best answer is about someone else.
+        read_as("When was Bob Ray born?", {"Eve": "1930", "Bob Ray": "1940"}, 0.5),
+    ]
+    decided = comparison.decide("Who was born first?", read)
+    assert decided is not None
+    [answer] = decided.answers
+    assert (answer.text, answer.evidence.title) == ("Bob Ray", "Bob Ray")
+    assert answer.confidence == pytest.approx((1 + 0.8 * 0.5) / 2)
+    assert (decided.question, decided.no_answer_confidence) == ("Who was born first?", 0.5)
+    assert decided.reading == {"passages": 4}
+    shown = [[step.text[a:b] for a, b in step.supporting] for step in answer.path]
+    assert shown == [["It has 1950."], ["It has 1940."]]
+    assert comparison.decide("Who was born first?", [read[0], AnswerSet("", (), 1.0)]) is None
+
+
+BORN = {"Ann Lee": "Ann Lee was born in 1950.", "Bob Ray": "Bob Ray was born in 1940."}
+ASKED = "Who was born first, Ann Lee or Bob Ray?"
+
+
+class Births(Reader):
+    """Finds the passages of whom a query names, and reads the year of the first one named."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.texts = texts
+        self.searched = list[str]()
+        self.read_for = list[tuple[str, list[str]]]()
+
+    def search(self, queries: Sequence[str], top_k: int, timer: object) -> list[SearchResult]:
+        self.searched += queries
+        return [SearchResult(query, self.ranked(query)) for query in queries]
+
+    def ranked(self, query: str) -> list[tuple[Hit, Passage]]:
+        names = [name for name in self.texts if name in query]
+        return [(Hit(0, name, 1.0), Passage(name, name, self.texts[name])) for name in names]
+
+    def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
+        results = []
+        for request in requests:
+            passages = request.passages
+            self.read_for.append((request.question, [passage.id for passage in passages]))
+            number = next(n for n, passage in enumerate(passages) if passage.id in request.question)
+            start = passages[number].text.index("in ") + 3
+            evidence = request.evidence(number, (start, start + 4))
+            year = passages[number].text[start : start + 4]
+            results.append(AnswerSet(request.question, (Answer(year, 1.0, 0.9, evidence),), 0.1))
+        return results
+
+
+def ask(reader: Births, policy: Policy | None = None, **options: object) -> Outcome:
+    made = AnswerOptions(policy=policy)
+    [outcome] = answer_questions(
+        [ASKED],
+        made,
+        search=reader.search,
+        reader=reader,
+        **options,  # type: ignore[arg-type]
+    )
+    return outcome
+
+
+def test_each_thing_is_searched_and_read_for() -> None:
+    reader = Births(BORN)
+    outcome = ask(reader)
+    ann, bob = "When was Ann Lee born?", "When was Bob Ray born?"
+    assert reader.searched == [ASKED, ann, bob]
+    assert reader.read_for == [(ann, ["Ann Lee", "Bob Ray"]), (bob, ["Bob Ray", "Ann Lee"])]
+    assert outcome.shown is not None
+    assert outcome.short is not None
+    assert outcome.shown.answers[0].text == outcome.short.answers[0].text == "Bob Ray"
+    answer = outcome.shown.answers[0]
+    assert answer.evidence.text[answer.evidence.start : answer.evidence.end] == "Bob Ray"
+    assert {passage.id for _, passage in outcome.result.passages} == set(BORN)
+
+
+def test_without_a_decision_the_question_is_read_as_any_other() -> None:
+    reader = Births(BORN | {"Bob Ray": "Bob Ray was born in 1950."})
+    outcome = ask(reader)
+    assert reader.read_for[2:] == [(ASKED, ["Ann Lee", "Bob Ray"])]
+    assert outcome.shown is not None
+    assert (outcome.shown.question, outcome.shown.answers[0].text) == (ASKED, "1950")
+
+
+def test_gold_passages_are_read_for_both() -> None:
+    reader = Births(BORN)
+    given = [SearchResult(ASKED, reader.ranked(ASKED))]
+    outcome = ask(reader, first_results=given)
+    assert reader.searched == []
+    assert outcome.shown is not None
+    assert outcome.shown.answers[0].text == "Bob Ray"
+
+
+def test_paths_other_languages_and_language_models_are_left_as_they_are() -> None:
+    class Paths(Births):
+        def search(self, queries: Sequence[str], top_k: int, timer: object) -> list[SearchResult]:
+            found = super().search(queries, top_k, timer)
+            return [SearchResult(r.query, r.passages, [r.passages]) for r in found]
+
+    modelled = Births(BORN)
+    modelled.completer = MadeModel(lambda content: pytest.fail(content))
+    german = SearchOnce("de")
+    for reader, policy in (
+        (Paths(BORN), None),
+        (Births(BORN), german),
+        (modelled, open_policy("once", modelled)),
+    ):
+        ask(reader, policy)
+        assert [question for question, _ in reader.read_for] == [ASKED]
