@@ -63,7 +63,9 @@ class Index:
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         self.directory = directory
         self.manifest = manifest
-        self.data = directory / manifest.data
+        # A link may be pointed elsewhere while the index is open.
+        place = directory.resolve()
+        self.data = place / manifest.data
         self.version = manifest.version
         self._release = hold_folder(self.data, self)
         self.embeddings: EmbeddingShards | None = None
@@ -78,7 +80,7 @@ class Index:
                 hint="restore it or rebuild the index",
             )
         self.documents = Documents(self.data / "passages")
-        self.rights = DocumentRights(directory, self.documents)
+        self.rights = DocumentRights(place, self.documents)
         filters = PassageFilters(self.passages, self.documents)
         self._select = lru_cache(most_masks(len(self.passages)))(filters.select)
         if "tokens" in self.parts:

@@ -201,7 +201,8 @@ def update_index(
             and language are those of the index.
         open_encoder: opens the encoder of the index; called only if passages have to be encoded.
     """
-    directory = Path(directory)
+    # A link may be pointed elsewhere while the version is written.
+    directory = Path(directory).resolve()
     with Index.open(directory) as index:
         identity = index.encoder_identity
         encoder = None

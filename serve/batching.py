@@ -99,12 +99,13 @@ class MicroBatcher:
             Each result, and the seconds that its item waited before it ran.
 
         Raises:
-            ApiError: 503: there is no room for all of them, `close` was called, or it has failed.
+            ApiError: 503: the queue is full, `close` was called, or it has failed.
             ItemFailed: `run` raised for an item; the first one that failed.
         """
         if self._closing:
             raise shutting_down()
-        if len(self.queue) + len(items) > self._queue_size:
+        # A list may be longer than the queue, also where others wait.
+        if len(self.queue) >= self._queue_size:
             raise refused("overloaded", "too many questions are waiting", _RETRY_S)
         loop = asyncio.get_running_loop()
         entries = [

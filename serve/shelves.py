@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, TypeVar
 from indexers.documents import Documents
 from indexers.manifest import Manifest
 from indexers.rights import DocumentRights, RightsError, rights_version
-from rag.core.errors import ArtifactError, MismatchedArtifactError, RagError, ResourceError
+from rag.core.errors import (
+    ArtifactError,
+    MismatchedArtifactError,
+    RagError,
+    ResourceError,
+    RetrievalError,
+)
 from rag.core.log import get_logger
 from rag.core.manifest import index_version
 from rag.core.types import Groups
@@ -90,8 +96,9 @@ class Shelf:
         self._n_leases = Counter["Pipeline"]()  # the shelf itself has one of its pipeline
         # Held while the index is opened or replaced: nobody waits for it on the event loop.
         self._opening = threading.Lock()
+        self._place = ""  # of the index that is open, without links
         # A version that cannot be opened is tried once, an index that is gone logged once.
-        self._seen: tuple[str, str] | None = None
+        self._seen: tuple[str, str, str] | None = None
         self._lacks_files = False
         self._uploading: asyncio.Task[None] | None = None
 
@@ -163,9 +170,9 @@ class Shelf:
             if self.fault:
                 raise ArtifactError(self.fault)
             try:
-                self._exchange(self._shelves.open(self))
+                self._exchange(self._open())
             except RagError as error:
-                # A lack of files or memory may pass.
+                # A lack of files or memory may pass, or that of a model behind an address.
                 if not isinstance(error, ResourceError):
                     self.fault = error.message
                 raise
@@ -185,18 +192,29 @@ class Shelf:
             Whether the pipeline in use is another one now.
         """
         with self._opening:
-            is_current = not anew and _version_in(self.settings.index) == self.in_use
+            # The same version at another place has other rights.
+            on_disk = (os.path.realpath(self.settings.index), _version_in(self.settings.index))
+            is_current = not anew and on_disk == (self._place, self.in_use)
             if self.pipeline is None or is_current:
                 return False
             try:
-                opened = self._shelves.open(self, anew)
-            except Exception:
+                opened = self._open(anew)
+            except Exception as error:
                 log.exception("the index could not be opened; the one in use stays")
+                if isinstance(error, ResourceError):
+                    self._seen = None
                 return False
             # A shelf that was closed meanwhile stays closed.
             if not self._exchange(opened):
                 self._exchange(None)
             return True
+
+    def _open(self, anew: bool = False) -> Pipeline:
+        # Looked at first: a link that is pointed elsewhere meanwhile is then seen.
+        place = os.path.realpath(self.settings.index)
+        pipeline = self._shelves.open(self, anew)
+        self._place = place
+        return pipeline
 
     def close(self, fault: str = "") -> None:
         """Close the index once no request uses it.
@@ -224,7 +242,9 @@ class Shelf:
                     await self._shelves.in_background(self.replace)
             except ResourceError as error:
                 log.warning("changes of documents wait: %s", error)
-                self.uploads.wake_in(_RETRY_S)
+                # A model behind an address is asked again at the next look.
+                if not isinstance(error, RetrievalError):
+                    self.uploads.wake_in(_RETRY_S)
             except Exception:
                 log.exception("changes of documents could not be made")
             await self.uploads.wait()
@@ -248,7 +268,7 @@ class Shelf:
         """Switch to an update that another process has written, if there is one."""
         folder = self.settings.index
         version = _version_in(folder)
-        seen = (version, _rights_in(folder))
+        seen = (os.path.realpath(folder), version, _rights_in(folder))
         if seen == self._seen and not self._lacks_files:
             return
         self._seen = seen
@@ -460,7 +480,12 @@ class Shelves:
         log.warning("the shelf %s is gone", name)
 
     async def reload(self) -> None:
-        """Open models anew with the index that was used last; others are opened again when asked."""
+        """Open models anew with the index that was used last; others are opened again when asked,
+        also those that could not be opened.
+        """
+        for shelf in self:
+            if shelf.name:
+                await self.in_background(shelf.check)
         with self._lock:
             recent = list(self._recent)
         is_done = bool(recent) and await self.in_background(recent[-1].replace, True)

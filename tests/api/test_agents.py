@@ -61,6 +61,14 @@ async def test_many_queries_are_answered_in_order_and_alike_whoever_else_asks():
     assert replies[0].content == replies[1].content
 
 
+async def test_a_batch_may_have_more_queries_than_the_queue_is_said_to_hold():
+    service = FakePipeline()
+    async with running(service, batch_max_size=512) as client:
+        body = await posted(client, "/retrieve", queries=[QUERY] * 300)
+    assert len(body["result"]) == 300
+    assert [len(batch) for batch in service.batches] == [300]
+
+
 async def test_a_query_that_cannot_be_searched_for_leaves_the_others_their_hits(client):
     queries = [QUERY, " ", "a\0b", "\ud800", "w" * 1001, "Rhine"]
     content = json.dumps(search_r1_payload(queries))

@@ -194,6 +194,19 @@ async def test_a_broken_shelf_is_named_and_the_others_are_served(folder: Path) -
         assert await found(client, "river", shelf="Elbe") == [("Elbe", "Elbe-0")]
 
 
+async def test_a_shelf_that_was_mended_is_opened_after_a_reload(folder: Path) -> None:
+    (damaged,) = folder.glob("Elbe/data-*/passages/passages.arrow")
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-1] + b"x")
+    async with running(app=application(folder)) as client:
+        # The first look at a shelf forgets what was known against it.
+        await asyncio.sleep(0.2)
+        assert await answered(client, "Elbe") == (503, "shelf_unavailable")
+        damaged.write_bytes(content)
+        await engine_of(client).reload()
+        assert await found(client, "river", shelf="Elbe") == [("Elbe", "Elbe-0")]
+
+
 async def test_rights_hold_on_each_of_several_shelves(folder: Path) -> None:
     change_rights(folder / "Elbe", lambda rights: rights.stating({"Elbe": ["staff"]}))
     async with running(app=application(folder)) as client:

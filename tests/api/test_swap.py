@@ -1,6 +1,7 @@
 """Swapping an index for another under traffic."""
 
 import asyncio
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,28 @@ import pytest
 
 import rag
 from indexers.index import Index
-from rag.core.errors import ArtifactError
+from indexers.index_writer import write_index
+from indexers.rights import change_rights
+from indexers.settings import BuildSettings
+from rag.core.errors import ArtifactError, ResourceError
+from rag.core.manifest import MANIFEST_NAME, index_version
+from rag.core.types import Passage
 from serve.app import create_app
 from serve.settings import ServeSettings
 from serve.shelves import open_pipeline
-from tests.api.fakes import FakeIndex, FakePipeline, ask, running, settings, until
-from tests.support.files import index_files
+from tests.api.fakes import (
+    FakeIndex,
+    FakePipeline,
+    application,
+    ask,
+    empty_index,
+    engine_of,
+    found,
+    running,
+    settings,
+    until,
+)
+from tests.support.files import change_json, index_files
 
 pytestmark = pytest.mark.anyio
 
@@ -97,6 +114,71 @@ async def test_an_index_that_cannot_be_opened_again_stays_in_use(caplog, monkeyp
         await asyncio.sleep(0.05)
     assert caplog.text.count("could not be opened; the one in use stays") == 1
     assert caplog.text.count("holds no readable index; the one in use stays") == 1  # it is gone
+
+
+async def test_an_update_that_lacked_memory_is_opened_at_the_next_look(
+    caplog, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("serve.engine.FOLLOW_S", 0.001)
+    failures = [ResourceError("no memory")]
+
+    def open_one(given: ServeSettings) -> FakePipeline:
+        version = index_version(given.index)
+        if version == "v2" and failures:
+            raise failures.pop()
+        return FakePipeline(version)
+
+    app = create_app(settings(index=empty_index(tmp_path)), open_pipeline=open_one)
+    monkeypatch.setattr("serve.shelves.open_sharing_models", lambda given, _: open_one(given))
+    async with running(app=app):
+        change_json(tmp_path / MANIFEST_NAME, version="v2")
+        shelf = app.state.engine.shelves[""]
+        await until(lambda: shelf.in_use == "v2")
+    assert not failures
+
+
+SECRET = Passage("a-0", "", "secret words", metadata=(("year", 2020),))
+OPEN = Passage("b-0", "", "open words")
+
+
+def build(place: Path, *passages: Passage) -> Path:
+    chosen = BuildSettings(retriever="bm25", threads=1, java_heap_mib=256)
+    return write_index(place, passages, settings=chosen).directory
+
+
+def point(link: Path, target: Path) -> None:
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+
+
+async def test_a_copy_at_another_place_has_the_rights_of_that_place(monkeypatch, tmp_path):
+    monkeypatch.setattr("serve.engine.FOLLOW_S", 0.01)
+    link = tmp_path / "link"
+    point(link, build(tmp_path / "one", SECRET, OPEN))
+    async with running(app=application(link)) as client:
+        assert await found(client, "words") == ["a-0", "b-0"]
+        shutil.copytree(tmp_path / "one", tmp_path / "two")
+        point(link, tmp_path / "two")
+        loads = engine_of(client).metrics.index_loads
+        await until(lambda: loads._value.get() == 2)
+        shutil.rmtree(tmp_path / "one")
+        change_rights(link, lambda rights: rights.stating({"a-0": ["staff"]}))
+        assert await found(client, "words") == ["b-0"]
+
+
+async def test_an_index_is_filtered_while_its_link_leads_to_one_that_cannot_be_opened(
+    caplog, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("serve.engine.FOLLOW_S", 0.01)
+    link = tmp_path / "link"
+    point(link, build(tmp_path / "one", SECRET, OPEN))
+    other = build(tmp_path / "two", OPEN)
+    with Index.open(other) as index:
+        (index.passages.directory / "passages.arrow").write_bytes(b"damaged")
+    async with running(app=application(link)) as client:
+        point(link, other)
+        await until(lambda: "the one in use stays" in caplog.text)
+        assert await found(client, "words", filter={"year": 2020}) == ["a-0"]
 
 
 class Cluster:

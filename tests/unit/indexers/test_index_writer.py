@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from indexers import index_writer
 from indexers.documents import Documents, Put
 from indexers.index import Index
 from indexers.index_writer import Change, Content, WriteReport, update_index, write_index
@@ -365,6 +366,30 @@ def test_what_cannot_be_updated_is_refused(tmp_path: Path, make_encoder: Any) ->
     new = [Passage("x", "", "new")]
     write_index(place, new, encoder=make_encoder(), settings=SETTINGS, overwrite=True)
     assert len(list(place.glob("data-*"))) == 1
+
+
+def test_a_link_that_leads_elsewhere_meanwhile_costs_no_index(
+    tmp_path: Path, make_encoder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = documents_of("one two three", "four five six")
+    for name in ("old", "new"):
+        build(tmp_path / name, before.values(), make_encoder(), SETTINGS)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "old")
+    write = index_writer.build_faiss
+
+    def write_and_switch(*arguments: Any, **options: Any) -> Any:
+        written = write(*arguments, **options)
+        link.unlink()
+        link.symlink_to(tmp_path / "new")
+        return written
+
+    monkeypatch.setattr(index_writer, "build_faiss", write_and_switch)
+    assert update(link, documents_of("one two three", "seven"), make_encoder()).replaced == 1
+    texts = {"old": ["one two three", "seven"], "new": ["one two three", "four five six"]}
+    for name, expected in texts.items():
+        with Index.open(tmp_path / name, verify="deep") as index:
+            assert [passage.text for passage in index.passages] == expected
 
 
 def vectors(place: Path) -> Float32:
