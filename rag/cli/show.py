@@ -90,7 +90,8 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
         title = f"{evidence['title']} · " if evidence["title"] else ""
         lines.append(f"     {dim}{title}{_place(evidence)}{end}")
         lines.append("     " + re.sub(r"\s*\n\s*", "\n     ", quoted))
-        if evidence["start"] is None:
+        # The winner of a comparison is named as in the question.
+        if evidence["start"] is None and not evidence.get("supporting"):
             lines.append(f"     {dim}answer worded by the model{end}")
         others = [
             it for it in answer.get("citations", ()) if it["passage_id"] != evidence["passage_id"]

@@ -202,8 +202,9 @@ function answerPanel(result) {
   const text = make("p", result.kind === "list" ? "answer list" : "answer", best.text);
   text.dir = "auto";
   const panel = make("div", "panel", make("h2", "eyebrow", wordingOf(result).heading), text, confidence(best.confidence));
-  const { title, start } = best.evidence;
-  const worded = start === null ? words("worded") : "";
+  const { title, start, supporting } = best.evidence;
+  // The winner of a comparison is named as in the question.
+  const worded = start === null && !supporting ? words("worded") : "";
   if (title) panel.append(make("p", "fine", `${words("from")} `, make("cite", "", title), worded && ` · ${worded}`));
   else if (worded) panel.append(make("p", "fine", worded));
   if (corpus.feedback) panel.append(judging(result.question, best));

@@ -50,6 +50,12 @@ def test_an_answer_in_the_models_own_words_is_shown_with_its_passage() -> None:
     assert "It is long.\n     answer worded by the model" in shown
 
 
+def test_the_winner_of_a_comparison_is_not_the_models_own_words() -> None:
+    winner = _answer("the river Danube", 0.8, span=(None, None))
+    winner["evidence"]["supporting"] = [[0, 11]]
+    assert "worded by the model" not in _shown(answers=[winner])
+
+
 def test_control_characters_of_the_corpus_do_not_reach_the_terminal() -> None:
     text = "It is \x1b]0;owned\x07 \x9b2Jlong.\r\nVery\tlong."
     names = {"passage_id": "p\x1b", "title": "\x1b[2JDanube"}
