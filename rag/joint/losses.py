@@ -99,7 +99,7 @@ def emdr2_loss(scores: Tensor, batch: AnswerBatch, *, marginal: Marginal) -> Joi
     reader = -seq2seq.token_log_probs(memory, seq2seq.targets(batch.answers)).sum()
     fixed = Memory(memory.states.detach(), memory.mask, memory.owner, memory.counts)
     was_training = seq2seq.model.training
-    # The signal is read without dropout.
+    # The signal is decoded without dropout, from the states that the reader's pass encoded with it.
     seq2seq.model.eval()
     with torch.no_grad():
         logp, spoken, _ = read_apart(seq2seq, fixed.apart(), memory.counts, batch.answers)

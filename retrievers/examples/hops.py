@@ -27,18 +27,15 @@ _NOTE = re.compile(r"\s*\([^()]*\)$")  # of a title, such as "(river)"
 
 
 def hop_examples(
-    questions: Iterable[Question],
-    *,
-    max_hops: int = 4,
-    find: PassageFinder | None = None,
+    questions: Iterable[Question], *, max_hops: int = 4, find: PassageFinder | None = None
 ) -> Iterator[Example]:
     """Yield an example for each question, each order of its passages and each hop.
 
     The example of a hop has the passages before it as context; its positives are the next passage
-    and then the other passages of the question, of which `HopBatches` takes the first and leaves
-    the others out of the denominator. Of alternatives the first is the only hop. The question's
-    other paragraphs are its negatives, and so are the passages of earlier hops. The example's id is
-    `QUESTION#ORDER.HOP`.
+    and then the question's others, or its alternatives, of which `HopBatches` takes the first and
+    leaves the others out of the denominator. Of alternatives the first is the only hop. The
+    question's other paragraphs are its negatives, and so are the passages of earlier hops. The
+    example's id is `QUESTION#ORDER.HOP`.
 
     Args:
         questions: with gold passages.
@@ -48,13 +45,12 @@ def hop_examples(
             without their text.
 
     Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense
-        Retrieval": first and second passage are negatives of each other's hop; the second of the
-        same question is masked.
+        Retrieval".
 
     Note:
         The paper masks the second passage in the first hop, and keeps the first as a negative of
-        the second, as here; it knows the order of bridge questions from the data set's own
-        annotation, which the public files lack: here it follows from who names whom (`hop_orders`).
+        the second, as here. HotpotQA's files lack its order of bridge questions: here it follows
+        from who names whom (`hop_orders`).
     """
     left_out = Counter[str]()
     yielded = False
@@ -63,8 +59,10 @@ def hop_examples(
         if not named:
             named = [Passage(name, "", "") for name in question.gold_passage_ids]
         golds = _found(named, find)
+        others = list[Passage]()
         if question.gold_are_alternatives:
             named = named[:1]
+            others = golds[1:]
             golds = golds[:1]
         reason = _why_left_out(named, golds, max_hops)
         if reason:
@@ -76,7 +74,8 @@ def hop_examples(
         yielded = True
         step = -(-len(orders) // _MOST_ORDERS)
         for number, order in enumerate(orders[::step]):
-            yield from _examples_of_path(question, number, [golds[place] for place in order])
+            path = [golds[place] for place in order]
+            yield from _examples_of_path(question, number, path, others)
     for reason, count in sorted(left_out.items()):
         get_logger(__name__).warning("left out: %s: %d", reason, count)
     if not yielded:
@@ -98,13 +97,13 @@ def _found(named: Iterable[Passage], find: PassageFinder | None) -> list[Passage
 
 
 def _examples_of_path(
-    question: Question, number: int, path: Sequence[Passage]
+    question: Question, number: int, path: Sequence[Passage], others: Sequence[Passage]
 ) -> Iterator[Example]:
-    """The example of each hop of one order of a question's passages."""
+    """The example of each hop of one order of a question's passages; `others` are right too."""
     context = [item.passage for item in question.context if item.passage.text]
     wrong = [Candidate(passage, "hard_negative", "question set") for passage in context]
     for hop in range(len(path)):
-        right = [Candidate(passage, "positive") for passage in path[hop:]]
+        right = [Candidate(passage, "positive") for passage in (*path[hop:], *others)]
         yield Example(
             f"{question.id}#{number}.{hop}",
             question.text,

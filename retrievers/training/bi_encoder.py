@@ -175,7 +175,7 @@ class TrainedRetriever(NamedTuple):
         settings = self.model.settings.passage
         if self.passage_index is not None:
             return settings
-        length = self.config.longest_query
+        length = max(self.config.longest_query, self.config.passage_tokens)
         start = model_folder(self.config.passage_encoder or self.config.question_encoder)
         start_settings = read_settings(tower_folders(start)[0])
         if start_settings.kind == "sentence-transformers":
@@ -278,9 +278,11 @@ def load_model(
         replace(of_question, passage_prefix=of_passage.passage_prefix),
         replace(of_passage, query_prefix=of_question.query_prefix),
     )
-    model = BiEncoderModel(
-        question, passage, sides, scale=1.0 / temperature, query_tokens=config.longest_query
-    )
+    longest = config.longest_query
+    if passage_index is not None:
+        # The finished encoder cuts all texts as the index does.
+        longest = min(longest, of_passage.max_length)
+    model = BiEncoderModel(question, passage, sides, scale=1.0 / temperature, query_tokens=longest)
     model.to(device).train()
     if is_frozen:
         passage.requires_grad_(False)

@@ -294,7 +294,8 @@ class MdrTrainConfig(ContrastiveConfig):
         index: its passages stand for the gold passages.
         batch_size: number of questions in a step, each with all its hops.
         max_hops: questions that need more are left out.
-        query_tokens: maximum query length with passages, special tokens included.
+        query_tokens: maximum query length with passages, special tokens included; for an index
+            whose vectors are used, at most that of its passages.
         negatives: "batch" uses the other passages of the batch and trains all towers; with `frozen`
             "passage" it trains the question tower alone, on the vectors of `index` if that is
             given. "index" uses the passages that the question tower retrieves from `index` at that

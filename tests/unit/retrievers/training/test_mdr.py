@@ -15,15 +15,16 @@ from indexers.index import Index
 from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.files import read_json
-from rag.core.types import Passage
+from rag.core.types import Passage, Query
 from rag.data.examples import Example
 from rag.training.distributed import World
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.examples.batches import IGNORED
 from retrievers.examples.data import ExampleTable
 from retrievers.examples.hops import HopBatches, HopEpochs
 from retrievers.open import open_retriever
-from retrievers.training.bi_encoder import BiEncoderModel
+from retrievers.training.bi_encoder import BiEncoderModel, load_model
 from retrievers.training.config import MdrTrainConfig
 from retrievers.training.mdr import index_step
 from retrievers.training.step import contrastive_step
@@ -133,6 +134,35 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
     assert (
         right_paths(three.out / "index", bridges) > shares[1]
     )  # the vectors are the index's, as before
+
+
+def test_the_finished_encoder_reads_as_much_as_was_trained(
+    tmp_path: Path, tiny_bert: Path, bridges: Path
+) -> None:
+    passage = Passage("", "river", "the river " * 30)
+    query = Query("who wrote it", (passage,))
+    short = mdr(tmp_path / "run", bridges, tiny_bert, query_tokens=16)  # passages have 24
+    encoder = BiEncoder.load(
+        tiny_bert, pooling="mean", normalize=True, precision="fp32", max_length=20
+    )
+    index = write_index(
+        tmp_path / "index", passages_of(bridges), encoder=encoder, settings=BuildSettings(probes=8)
+    )
+    over_index = mdr(
+        tmp_path / "run",
+        bridges,
+        None,
+        index=index.directory,
+        negatives="index",
+        shared=False,
+    )
+    trained = load_model(short, "cpu")
+    finished = TextTokenizer(trained.encoder_settings)
+    expected = finished.passages([passage.title], [passage.text])
+    assert trained.model.tokenizer.passages([passage]) == expected
+    trained = load_model(over_index, "cpu")
+    finished = TextTokenizer(trained.encoder_settings)
+    assert trained.model.tokenizer.queries([query]) == finished.queries([query])
 
 
 PASSAGES = [Passage(title, title, f"text {title} river") for title in "abc"]
