@@ -470,7 +470,9 @@ class Pipeline:
             )
         selects_nothing = selected is not None and not len(selected)
         reason = "no passage has a word of it"
-        if selects_nothing and filter:
+        if filter:
+            reason = "no passage that meets the filter has a word of it"
+        if filter and selects_nothing:
             reason = "no passage meets the filter"
         explained = [outcome.explained(reason) for outcome in outcomes]
         if self._promise is None:

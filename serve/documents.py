@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
@@ -422,7 +422,7 @@ async def file(path: str, request: Request, engine: AppEngine, page: str = "") -
     if kind == "pdf" and page:
         number = await asyncio.to_thread(number_of_page, file, page)
         # relative, for proxies that serve this below another path
-        return RedirectResponse(f"./{quote(file.name)}#page={number}", 303)
+        return RedirectResponse(f"./{quote(PurePath(path).name)}#page={number}", 303)
     headers = dict(_HEADERS)
     if kind != "pdf":  # a sandbox would stop the browser's own viewer
         headers["Content-Security-Policy"] = _NO_SCRIPTS

@@ -173,7 +173,8 @@ class Shelf:
                 self._exchange(self._open())
             except RagError as error:
                 # A lack of files or memory may pass, or that of a model behind an address.
-                if not isinstance(error, ResourceError):
+                may_pass = isinstance(error, ResourceError) or isinstance(error.__cause__, OSError)
+                if not may_pass:
                     self.fault = error.message
                 raise
             # The index may be gone meanwhile.

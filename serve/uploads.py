@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from indexers.documents import Documents, Put
 from indexers.index_writer import OpenEncoder
@@ -178,10 +178,13 @@ class Uploads:
         with directory_lock(self._folder):
             changes = {}
             for path in self._waiting():
-                changes[path.stem] = Change.model_validate_json(path.read_bytes())
+                try:
+                    changes[path.stem] = Change.model_validate_json(path.read_bytes())
+                except ValidationError as error:
+                    log.error("%s is damaged, and is left out: %s", path, error)
             try:
                 self._make_together(changes)
-            except ResourceError as error:
+            except Exception as error:
                 is_full = isinstance(error, DiskFullError)  # it stays full while this waits
                 for id, change in changes.items():
                     if change.until_s is not None and (is_full or change.until_s < time.time()):
@@ -256,7 +259,7 @@ def _failed(id: str, error: ApiError) -> Version:
     return Version(id=id, status="failed", error=error)
 
 
-def refusal(error: RagError) -> ApiError:
+def refusal(error: Exception) -> ApiError:
     """The answer for a change that cannot be made."""
     if isinstance(error, DataError | ConfigError):
         return ApiError(409, "not_possible", error.message, "nothing was changed")
@@ -266,7 +269,7 @@ def refusal(error: RagError) -> ApiError:
         hint = "nothing was changed; free some space on the server"
         return ApiError(507, "disk_full", message, hint)
     if isinstance(error, ResourceError):
-        message = "the index is being written by another process, or the server lacks memory"
+        message = "the index is being written by another process, or the server lacks memory or its encoder"
         hint = "try again in a moment; nothing was changed"
         return refused("index_busy", message, 10, hint)
     message = "the index cannot be updated"

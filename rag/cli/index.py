@@ -232,7 +232,8 @@ def _update(
                 update()
             except RagError as error:
                 say(f"not updated: {error}", err=True)
-                # After another writer, or a full disk, the next look tries again.
+                # After another writer, a full disk, or an encoder that was away, the next look
+                # tries again.
                 if isinstance(error, ResourceError):
                     continue
             updated = now

@@ -14,7 +14,7 @@ from pydantic import Field
 from indexers.protocols import EncoderIdentity, IdentityValue, is_same_probe
 from rag.config import Config, load_config
 from rag.core.arrays import Float32
-from rag.core.errors import ConfigError, RetrievalError
+from rag.core.errors import ConfigError, ResourceError, RetrievalError
 from rag.core.types import Query
 from rag.runtime.model_server import SCHEME, ModelAddress, ModelServer, ServedKind
 from retrievers.encoders.base import Encoder
@@ -32,6 +32,11 @@ KIND = ServedKind(
 )
 _PROBE = "The Danube rises in the Black Forest, and 7 + 5 = 12."
 _PROBE_NUMBERS = 32
+_REFUSED = (400, 413, 422)  # the status where a server refuses texts, and answers to others
+
+
+class EncoderUnavailableError(RetrievalError, ResourceError):
+    """The model behind an address gives no vectors now; the same may succeed later."""
 
 
 class EndpointOptions(Config):
@@ -147,7 +152,7 @@ class EndpointEncoder(Encoder):
             _shown(vectors[0]), self.identity.probe
         )
         if not is_same:
-            raise RetrievalError(
+            raise EncoderUnavailableError(
                 f"the model behind {self._server.name} has changed: a text that had a vector of "
                 f"{self.dim} numbers now has another, of {vectors.shape[1]}",
                 hint="let the server run the model of before; an interrupted build goes on with "
@@ -166,8 +171,9 @@ class EndpointEncoder(Encoder):
             if vectors.ndim != 2 or len(vectors) != 1 + len(texts) or not vectors.size:
                 raise ValueError(f"{len(rows)} vectors for {1 + len(texts)} texts")
         except (self._server.api.OpenAIError, ValueError, AttributeError, TypeError) as error:
-            _, reason, hint = self._server.explain(error)
-            raise RetrievalError(reason, hint=hint) from error
+            status, reason, hint = self._server.explain(error)
+            kind = RetrievalError if status in _REFUSED else EncoderUnavailableError
+            raise kind(reason, hint=hint) from error
         if not np.isfinite(vectors).all():
             raise RetrievalError(
                 f"{self._server.name}: a vector holds NaN or infinity",

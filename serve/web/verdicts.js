@@ -1,5 +1,5 @@
 // Verdicts on claims: a panel each, the passage that decides with its sentence lit, and the other passages.
-import { inWords, percent, promiseInWords, stepOf } from "./text.js";
+import { inWords, keyOf, percent, promiseInWords, stepOf } from "./text.js";
 import { words } from "./words.js";
 
 // The second argument has parts of the page.
@@ -14,7 +14,7 @@ export function verdictBlocks(verdicts, { make, capital, passageCard }) {
     const block = make("section", "evidence", panel);
     if (verdict.evidence) {
       block.append(passageCard(stepOf(verdict.evidence), true));
-      const others = verdict.path.filter((step) => step.passage_id !== verdict.evidence.passage_id);
+      const others = verdict.path.filter((step) => keyOf(step) !== keyOf(verdict.evidence));
       if (others.length) {
         const more = make("details", "", make("summary", "fine", words("verdict.others")));
         more.append(...others.map((step) => passageCard(stepOf(step), true)));

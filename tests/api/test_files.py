@@ -11,7 +11,7 @@ import pytest
 import rag
 from tests import document_makers as make
 from tests.api.fakes import application, posted, refused, running
-from tests.support.files import index_files
+from tests.support.files import index_files, write_files
 
 pytestmark = pytest.mark.anyio
 Made = tuple[Path, Path]
@@ -122,7 +122,10 @@ async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path):
         ]
         for name in ("Preface", "First chapter", "Second chapter")
     ]
-    made = index_files(tmp_path, {"a b.pdf": make.pdf(pages, labels="0<</S/r>>1<</S/D>>")})
+    content = make.pdf(pages, labels="0<</S/r>>1<</S/D>>")
+    folder = write_files(tmp_path / "folder", {".versions/a.pdf": content})
+    (folder / "a b.pdf").symlink_to(".versions/a.pdf")
+    made = index_files(tmp_path, {})
     async with served(made) as client:
         assert (await first(client, "second chapter"))["page"] == "2"
         reply = await client.get("/v1/files/a%20b.pdf?page=2")

@@ -1,6 +1,7 @@
 """Several indexes in one server: opened when asked, shared models, followed, asked together."""
 
 import asyncio
+import errno
 import gc
 import os
 import shutil
@@ -18,13 +19,14 @@ from indexers.documents import Put
 from indexers.index_writer import Content, write_index
 from indexers.rights import change_rights
 from indexers.settings import BuildSettings
-from rag.core.errors import ConfigError
+from rag.core.errors import ArtifactError, ConfigError, RagError
 from rag.core.files import atomic_write_json
 from rag.core.manifest import MANIFEST_NAME, RIGHTS_DIR, VERDICT_PROMISE_NAME
 from rag.core.types import FirstStage, Hit, Passage, SearchResult
 from rag.data.records import CorpusOptions
 from rag.pipeline import Pipeline
 from rag.promises import StoredPromise
+from retrievers.encoders.endpoint import EncoderUnavailableError
 from serve.app import create_app
 from serve.settings import ServeSettings
 from serve.together import fuse_by_rank
@@ -205,6 +207,46 @@ async def test_a_shelf_that_was_mended_is_opened_after_a_reload(folder: Path) ->
         damaged.write_bytes(content)
         await engine_of(client).reload()
         assert await found(client, "river", shelf="Elbe") == [("Elbe", "Elbe-0")]
+
+
+def lack_of_files() -> ArtifactError:
+    error = ArtifactError("passages.arrow is damaged")
+    error.__cause__ = OSError(errno.EMFILE, "Too many open files")
+    return error
+
+
+@pytest.mark.parametrize("failure", [EncoderUnavailableError("away"), lack_of_files()])
+async def test_a_shelf_that_lacked_its_encoder_or_files_is_opened_when_it_is_asked_again(
+    folder: Path, failure: RagError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first look at a shelf forgets what was known against it.
+    monkeypatch.setattr("serve.engine.FOLLOW_S", 600.0)
+    failures = [failure]
+
+    def flaky(given: ServeSettings) -> Pipeline:
+        if failures:
+            raise failures.pop()
+        return opened(given)
+
+    async with running(app=application(folder, flaky)) as client:
+        assert await found(client, "river", shelf="Danube") == [("Danube", "Danube-0")]
+    assert not failures
+
+
+async def test_answers_from_several_shelves_name_the_versions_that_were_searched(
+    folder: Path,
+) -> None:
+    def reading(given: ServeSettings) -> Pipeline:
+        return Pipeline.open(given.index, retriever="bm25")
+
+    async with running(app=application(folder, reading)) as client:
+        answer = await posted(client, "/v1/ask", question="What is the Elbe?")
+        assert answer["index_version"] == (await ask(client, "What is the Elbe?"))["index_version"]
+        part = await posted(client, "/v1/ask", question="What is it?", shelf=["Elbe", "Rhine"])
+        assert part["index_version"] != answer["index_version"]
+        filter = {"document": "nothing"}
+        none = await posted(client, "/v1/ask", question="What is the Elbe?", filter=filter)
+        assert none["notice"] == "no passage that meets the filter has a word of it"
 
 
 async def test_rights_hold_on_each_of_several_shelves(folder: Path) -> None:

@@ -17,10 +17,14 @@ from indexers.settings import BuildSettings
 from rag.core.files import directory_lock
 from rag.data.documents.read import Converter
 from rag.data.records import Document
+from rag.updates import IndexUpdater
 from serve import uploads
 from serve.uploads import Change, Version
-from tests.api.fakes import application, found, refused, running
+from tests.api.fakes import application, found, refused, running, until
 from tests.api.test_documents import build, delete, send
+from tests.chat_server import Server
+from tests.support.files import index_files
+from tests.unit.retrievers.encoders.test_endpoint import embeddings
 
 pytestmark = pytest.mark.anyio
 
@@ -142,6 +146,48 @@ async def test_only_those_that_wait_give_up(
         assert refused(await delete(client, "a")) == (503, "index_busy")
     assert (await ended(client, address))["status"] == "made"
     assert Index.open(index).documents.find("a") is not None
+
+
+async def test_a_change_waits_while_the_encoder_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "COLLECT_S", 0.0)
+    monkeypatch.setattr(uploads, "_LOOK_S", 0.1)
+    server = Server()
+    server.replies = [embeddings()]
+    source = f"{server.source},retries=0"
+    _, index = index_files(
+        tmp_path, {"a.md": "The danube rises."}, encoder=source, retriever="hybrid"
+    )
+    async with running(app=application(index, index_encoder=source)) as client:
+        server.replies = [(503, b"{}")]
+        address = await accept(client, {"id": "n", "text": "number"})
+        server.requests.clear()
+        await until(lambda: len(server.requests) >= 2)
+        assert (await client.get(address)).json()["status"] == "waiting"
+        server.replies = [embeddings()]
+        assert (await ended(client, address))["status"] == "made"
+        server.replies = [(400, b"{}")]
+        address = await accept(client, {"id": "refused", "text": "other"})
+        assert (await ended(client, address))["status"] == "failed"
+    server.close()
+
+
+async def test_a_damaged_change_holds_up_no_other(client: httpx.AsyncClient, index: Path) -> None:
+    (index / "uploads").mkdir()
+    (index / "uploads" / f"{0:020d}-00000000.json").write_text("{")
+    assert (await send(client, {"id": "x"})).status_code == 200
+
+
+async def test_those_that_wait_are_told_of_an_error_of_any_kind(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise PermissionError(".rights.lock")
+
+    monkeypatch.setattr("serve.documents.WAIT_S", 0.0)
+    monkeypatch.setattr(IndexUpdater, "change", fail)
+    assert refused(await send(client, {"id": "x"})) == (500, "index_unusable")
 
 
 def test_a_change_on_disk_is_the_one_that_was_sent(tmp_path: Path) -> None:

@@ -135,3 +135,7 @@ def test_shelves_are_chosen_and_named(page_at, tmp_path):
         page.until(lambda: not page.all(".card .around"))
         page.open("/?q=river&shelf=Danube")
         page.until(lambda: page.texts(".card .shelf") == ["shelf Danube"])
+        # Passages of one id on two shelves are two.
+        page.open("/?verify=The+Danube+rises+in+the+Danube+hills.")
+        both = ["shelf Danube", "shelf Rhine"]
+        page.until(lambda: sorted(page.texts(".card .shelf")) == both)
