@@ -199,7 +199,8 @@ def question_of(record: object, fallback_id: str) -> Question:
 
     Evidence is `gold_passage_ids` (this system), `positive_ctxs` (DPR), `context` as text with
     `title` and places of answers (SQuAD), `context` as pairs with `supporting_facts` (HotpotQA,
-    2WikiMultiHopQA) or `gold_titles`, `paragraphs` (MuSiQue) and `output` (KILT).
+    2WikiMultiHopQA) or `gold_titles`, `pos_paras` (MDR), `paragraphs` (MuSiQue) and `output`
+    (KILT).
 
     Raises:
         ValueError: no question, or a field of another shape; the message says which.
@@ -247,6 +248,8 @@ def _with_evidence(question: Question, rest: dict[str, Any], record: object) -> 
     if isinstance(context, str) and rest.get("supporting_facts") is None:
         raw_answers = record.get("answers") if isinstance(record, Mapping) else None
         return _of_squad(question, rest, raw_answers)
+    if isinstance(rest.get("pos_paras"), list):
+        return _of_mdr(question, rest)
     if "paragraphs" in rest and is_musique:
         return _of_musique(question, rest)
     if is_hotpot or (
@@ -254,6 +257,17 @@ def _with_evidence(question: Question, rest: dict[str, Any], record: object) -> 
     ):
         return _of_hotpot(question, rest)
     return question
+
+
+def _of_mdr(question: Question, rest: dict[str, Any]) -> Question:
+    """With the paragraphs of both hops, that of the bridge last, and the wrong ones."""
+    bridge = rest.get("bridge")
+    gold = _gold_passages(rest.pop("pos_paras"))
+    return replace(
+        question,
+        gold=tuple(sorted(gold, key=lambda item: item.passage.title == bridge)),
+        context=_gold_passages(rest.pop("neg_paras", None) or ()),
+    )
 
 
 def _of_dpr(question: Question, rest: dict[str, Any]) -> Question:

@@ -149,6 +149,27 @@ def test_musique_paragraphs_become_context_and_gold_passages() -> None:
     assert question({**MUSIQUE, "answerable": False}).answers == ()
 
 
+def test_the_files_of_mdr_have_both_paragraphs_and_wrong_ones() -> None:
+    """The paragraph of the bridge is that of the second hop."""
+    paragraphs = [{"title": title, "text": f"{title} is."} for title in "BAXY"]
+    record = {
+        "_id": "5a",
+        "question": "q",
+        "answer": ["a"],
+        "sp": ["A", "B"],
+        "type": "bridge",
+        "bridge": "B",
+        "pos_paras": paragraphs[:2],
+        "neg_paras": paragraphs[2:],
+    }
+    result = question(record)
+    assert (result.id, result.answers) == ("5a", ("a",))
+    assert [item.passage.text for item in result.gold] == ["A is.", "B is."]
+    assert (titles(result.context), needs_all(result)) == (["X", "Y"], True)
+    compared = {**record, "type": "comparison", "bridge": None}
+    assert titles(question(compared).gold) == ["B", "A"]
+
+
 def test_gold_passages_stand_in_hop_order_with_their_supporting_sentences() -> None:
     context = [["Noise", ["No."]], ["B", ["B1.", " B2."]], ["A", ["A1.", " A2."]]]
     record = {
