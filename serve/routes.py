@@ -128,7 +128,7 @@ class FeedbackRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     question: Text
-    answer: Text
+    answer: Annotated[Stripped, AfterValidator(check_text)]
     verdict: Literal["right", "wrong"]
     better_answer: Text | None = None
     passage_id: Text | None = None

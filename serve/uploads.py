@@ -21,11 +21,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from indexers.documents import Documents, Put
 from indexers.index_writer import OpenEncoder
+from indexers.ledger import remove_unused
 from indexers.manifest import Manifest
 from rag.core.errors import ConfigError, DataError, DiskFullError, RagError, ResourceError
 from rag.core.files import atomic_write_text, directory_lock
 from rag.core.log import get_logger
-from rag.core.manifest import UPLOADS_DIR
+from rag.core.manifest import DATA_PREFIX, UPLOADS_DIR
 from rag.data.records import Document
 from rag.updates import IndexUpdater
 from readers.protocols import check_lengths
@@ -99,6 +100,7 @@ class Uploads:
 
     def __init__(self, settings: ServeSettings, open_encoder: OpenEncoder) -> None:
         self._index = settings.index
+        self._may_write = settings.knows_people
         self._folder = settings.index / UPLOADS_DIR
         self._updater = IndexUpdater(
             settings.index, settings.index_encoder, open_encoder=open_encoder
@@ -174,6 +176,7 @@ class Uploads:
             ResourceError: it has to wait longer.
         """
         if not self._waiting():
+            self._remove_old()
             return False
         with directory_lock(self._folder):
             changes = {}
@@ -193,6 +196,13 @@ class Uploads:
             for path in sorted((self._folder / "made").glob("*.json"))[:-_MOST_MADE]:
                 path.unlink()
         return True
+
+    def _remove_old(self) -> None:
+        """Remove the versions that were still open when the next one was written."""
+        n_versions = len(list(self._index.glob(f"{DATA_PREFIX}*")))
+        if self._may_write and n_versions > 1:
+            with suppress(RagError, OSError), directory_lock(self._index):
+                remove_unused(self._index)
 
     def _make_together(self, changes: dict[str, Change]) -> None:
         """Make the changes as a single version; if that fails, one after another."""

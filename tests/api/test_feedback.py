@@ -33,7 +33,9 @@ async def test_judgements_are_a_question_set(tmp_path: Path) -> None:
         for body in (
             judged(passage_id="danube-1"),
             judged("wrong", passage_id="danube-1"),
-            judged("wrong", better_answer="Donaueschingen\u2028\n😀"),
+            judged(
+                "wrong", answer="a cited sentence. " * 100, better_answer="Donaueschingen\u2028\n😀"
+            ),
         ):
             kept = await posted(client, "/v1/feedback", **body)
     right, wrong, better = read_questions(path)

@@ -173,6 +173,15 @@ async def test_a_change_waits_while_the_encoder_is_away(
     server.close()
 
 
+async def test_what_was_deleted_does_not_stay_on_the_disk(
+    client: httpx.AsyncClient, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "_LOOK_S", 0.05)
+    assert (await delete(client, "a")).status_code == 200
+    await until(lambda: len(list(index.glob("data-*"))) == 1)
+    assert await found(client, "rhine") == ["b-0"]
+
+
 async def test_a_damaged_change_holds_up_no_other(client: httpx.AsyncClient, index: Path) -> None:
     (index / "uploads").mkdir()
     (index / "uploads" / f"{0:020d}-00000000.json").write_text("{")

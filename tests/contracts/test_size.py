@@ -46,8 +46,8 @@ TOKENS = {
     "readers": (56_500, 43_600),
     "retrievers": (48_450, 41_000),
     # Every route describes what it answers; shelves.
-    "serve": (30_200, 16_000),
-    "tests": (301_500, 200_000),
+    "serve": (30_300, 16_000),
+    "tests": (301_700, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
