@@ -97,14 +97,17 @@ def _supports(
 ) -> list[float]:
     """How far the passages of each sentence support it; 0 without any.
 
-    A verifier judges them by sentences and as one text, and the better of the two counts: a long
-    text hides what one of its sentences says, and several passages may say together what none of
-    them says alone. Words are compared where a sentence is no claim by itself ("It …"), is too long
+    A verifier judges them together, each alone, and by sentences, and the best of these counts:
+    several passages may say together what none of them says alone, and a long text hides what a
+    part of it says. Words are compared where a sentence is no claim by itself ("It …"), is too long
     for one, or quotes a few words.
     """
     supports = np.zeros(len(pairs))
     judged = list[int]()
     found = list[SearchResult]()
+    claims = list[str]()
+    texts = list[str]()
+    starts = list[int]()
     for number, (sentence, passages) in enumerate(pairs):
         is_claim = is_quotable(sentence) and not why_not_judged(sentence, in_text=True)
         if verifier is None or not is_claim or _is_quoted(sentence, passages):
@@ -113,12 +116,15 @@ def _supports(
             judged.append(number)
             ranked = [(Hit(-1, passage.id, 1.0), passage) for passage in passages]
             found.append(SearchResult(sentence, ranked))
+            alone = list(map(titled, passages))
+            starts.append(len(texts))
+            texts += [" ".join(alone), *alone]
+            claims += [sentence] * (1 + len(alone))
     if verifier is not None and judged:
-        texts = [" ".join(map(titled, pairs[number][1])) for number in judged]
-        together = verifier.probabilities([result.query for result in found], texts)[:, 0]
+        read = verifier.probabilities(claims, texts)[:, 0]
         verdicts = verifier.judge_found(found)
-        apart = [verdict.probabilities.get("supported", 0.0) for verdict in verdicts]
-        supports[judged] = np.maximum(together, apart)
+        by_sentences = [verdict.probabilities.get("supported", 0.0) for verdict in verdicts]
+        supports[judged] = np.maximum(np.maximum.reduceat(read, starts), by_sentences)
     return supports.tolist()
 
 

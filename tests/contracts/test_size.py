@@ -47,7 +47,7 @@ TOKENS = {
     "retrievers": (48_450, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_300, 16_000),
-    "tests": (301_700, 200_000),
+    "tests": (304_000, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

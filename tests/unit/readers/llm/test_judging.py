@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rag.core.arrays import Float32
-from rag.core.types import Answer, AnswerSet, Passage
+from rag.core.types import Answer, AnswerSet, Passage, SearchResult, Verdict
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.metrics.citations import citation_scores
@@ -82,6 +82,23 @@ def test_one_sentence_of_a_long_passage_supports_what_it_says() -> None:
     long = Passage("d", "", f"{filler} Ulm lies on the Danube. {filler}")
     [judged] = judge_sentences([("Ulm lies on a Danube.", (1,))], [long], ShortSighted())
     assert judged.is_supported
+
+
+def test_what_one_cited_passage_says_is_said_whatever_else_is_cited() -> None:
+    class Distracted(WordVerifier):
+        """Says no where two passages stand together."""
+
+        def probabilities(self, claims: Sequence[str], texts: Sequence[str]) -> Float32:
+            return super().probabilities(
+                claims, ["-" if "Karls" in text else text for text in texts]
+            )
+
+        def judge_found(self, results: Sequence[SearchResult]) -> list[Verdict]:
+            return [Verdict(result.query, "not_enough") for result in results]
+
+    judged = judge_sentences([("A Danube rises in Baden.", (1, 2))], PASSAGES, Distracted())[0]
+    assert judged.is_supported
+    assert judged.relevant == ("a",)
 
 
 def test_a_quotation_and_an_endless_sentence_are_judged() -> None:
