@@ -151,7 +151,8 @@ class RealmTask:
             # zero, with gradients to be summed like those of the others. Where no process has a
             # sentence, there is nothing to log.
             parts |= dict.fromkeys(_FIGURES if total else (), 0.0)
-            zero = next(self.retriever.parameters()).sum() * 0.0
+            trained = (tensor for tensor in self.retriever.parameters() if tensor.requires_grad)
+            zero = next(trained).sum() * 0.0
             return Loss(zero, 0, 0, parts=parts)
         scores, texts = self.retrieve(sentences)
         passages = list(map(self.reader.tokens, texts))

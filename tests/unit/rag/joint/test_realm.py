@@ -253,6 +253,21 @@ def test_sentences_that_no_passage_fills_in_can_be_left_out(world: Path, tmp_pat
     assert float(filtered.value) == pytest.approx(float(plain.value))
 
 
+def test_a_share_without_sentences_has_gradients_for_the_others_to_be_added_to(world: Path) -> None:
+    """Also where adapters alone are trained: then the first weights are not."""
+    with Index.open(world / "index") as index:
+        for lora in (0, 2):
+            task = task_over(index, settings(world, lora=lora))
+            loss = task.loss([])
+            loss.compute_gradients(lambda: None)
+            gradients = [
+                weights.grad for weights in task.retriever.parameters() if weights.grad is not None
+            ]
+            assert loss.value == 0
+            assert gradients
+            assert not any(gradient.any() for gradient in gradients)
+
+
 def test_what_cannot_work_is_refused(world: Path, tiny: TinyModels, tmp_path: Path) -> None:
     plain = write_corpus(tmp_path / "plain.jsonl", ["nothing here has any name at all"] * 3)
     with refusal(DataError):

@@ -25,3 +25,14 @@ def test_pairwise_loss_is_a_softmax_of_two() -> None:
     extreme = torch.tensor([[-1e4, 1e4]])
     batch = RetrieverBatch([], [], torch.tensor([[POSITIVE, NEGATIVE]]))
     assert float(pairwise_loss(extreme, batch)) == 2e4  # no overflow
+
+
+def test_a_batch_without_mined_negatives_teaches_nothing() -> None:
+    """It ends no run: mining finds none for a question whose passages all answer it."""
+    scores = torch.ones(2, 3, requires_grad=True)
+    labels = torch.tensor([[POSITIVE, OTHER, IGNORED], [OTHER, POSITIVE, OTHER]])
+    loss = pairwise_loss(scores, RetrieverBatch([], [], labels))
+    loss.backward()
+    assert float(loss) == 0
+    assert scores.grad is not None
+    assert not scores.grad.any()

@@ -17,7 +17,6 @@ from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import IGNORED, NEGATIVE, POSITIVE, RetrieverBatch
 from retrievers.training.bi_encoder import FixedVectors
-from retrievers.training.losses import pairwise_loss
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
 from tests.spelled import spell
@@ -124,8 +123,6 @@ def test_a_batch_without_negatives_is_refused(tiny_bert: Path) -> None:
     masked.labels[~torch.eye(3, dtype=torch.bool)] = IGNORED
     with refusal(ConfigError):
         contrastive_step(model, masked)
-    with refusal(ConfigError):
-        contrastive_step(model, batch(3), loss=pairwise_loss)
     assert float(contrastive_step(model, batch(1, 2)).value) > 0
 
 
