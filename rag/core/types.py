@@ -339,6 +339,7 @@ class JudgedSentence(Record):
         relevant: those of them without which the rest would not suffice, or that suffice alone.
         support: probability in [0, 1] that the passages together say the sentence; 0 or 1 where
             words were compared.
+        unknown: number of citations of passages that the model was not shown.
     """
 
     text: str
@@ -346,6 +347,7 @@ class JudgedSentence(Record):
     relevant: tuple[str, ...] = ()
     is_supported: bool = False
     support: float = 0.0
+    unknown: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ def citation_scores(sentences: Sequence[JudgedSentence]) -> dict[str, float]:
     - "citation_recall": share of the sentences that the passages which they cite, taken together,
         support; a sentence without a citation is not supported.
     - "citation_precision": share of the citations that are relevant: their sentence is supported,
-        and their passage alone supports it, or the others do not without it. 0 without a citation.
+        and their passage alone supports it, or the others do not without it; that of a passage
+        which the model was not shown is not. 0 without a citation.
 
     Figures of several replies are means over the replies.
 
@@ -26,14 +27,16 @@ def citation_scores(sentences: Sequence[JudgedSentence]) -> dict[str, float]:
 
     Note:
         The paper judges by the model TRUE, here by whatever judged the sentences; and here a
-        citation behind several sentences counts for each of them.
+        citation behind several sentences counts for each of them. A sentence that also cites what
+        was not shown is judged by its other citations; the paper's code has it unsupported, and
+        leaves its citations out of the precision.
 
     Example:
         >>> both = JudgedSentence("It rises in Ulm.", ("a", "b"), ("a",), True, 0.9)
         >>> citation_scores([both, JudgedSentence("It is blue.")])
         {'citation_recall': 0.5, 'citation_precision': 0.5}
     """
-    citations = sum(len(sentence.citations) for sentence in sentences)
+    citations = sum(len(sentence.citations) + sentence.unknown for sentence in sentences)
     relevant = sum(len(sentence.relevant) for sentence in sentences)
     supported = sum(sentence.is_supported for sentence in sentences)
     return {

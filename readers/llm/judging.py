@@ -55,7 +55,7 @@ def judge_sentences(
     the others do not without it. A sentence that cites nothing is not supported.
 
     Args:
-        passages: those that the model was shown; citations of others do not count.
+        passages: those that the model was shown; citations of others support nothing.
         verifier: None compares words.
 
     Source:
@@ -71,7 +71,7 @@ def judge_sentences(
                 parts += [(text, [passage]), (text, [*cited[:number], *cited[number + 1 :]])]
     of_parts = iter(_supports(parts, verifier))
     judged = []
-    for (text, cited), support in zip(pairs, supports, strict=True):
+    for (text, cited), (_, numbers), support in zip(pairs, sentences, supports, strict=True):
         is_supported = support > _LIKELY
         relevant = []
         for passage in cited if is_supported else ():
@@ -83,7 +83,8 @@ def judge_sentences(
             if alone > _LIKELY or others <= _LIKELY:
                 relevant.append(passage.id)
         ids = tuple(passage.id for passage in cited)
-        judged.append(JudgedSentence(text, ids, tuple(relevant), is_supported, support))
+        unknown = len(numbers) - len(cited)
+        judged.append(JudgedSentence(text, ids, tuple(relevant), is_supported, support, unknown))
     return judged
 
 
