@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rag.core.arrays import Int64, load_npy, save_npy
 from rag.core.errors import ArtifactError, DataError
-from rag.core.files import atomic_path, hash64
+from rag.core.files import atomic_path, hash64, unreadable
 
 TABLE_BATCH_ROWS = 1 << 16
 
@@ -137,20 +137,21 @@ def open_arrow(
 
     Raises:
         ArtifactError: the file is missing, damaged, or has other columns or batches.
+        ResourceError: the system lacks open files or memory.
     """
-    hint = "restore it or rebuild the index"
     try:
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         # The system reads what Arrow asks it for, and nothing around a page.
         mapped.madvise(mmap.MADV_RANDOM)
         reader = pa.ipc.open_file(pa.py_buffer(mapped))
-    except FileNotFoundError as error:
-        raise ArtifactError(f"{path} is missing", hint=hint) from error
     except (ValueError, OSError) as error:  # raised by Arrow, or for an empty file
-        raise ArtifactError(f"{path} is damaged: {error}", hint=hint) from error
+        raise unreadable(path, error) from error
     if reader.schema != schema or batches not in (None, reader.num_record_batches):
-        raise ArtifactError(f"{path} does not belong to the passages of this index", hint=hint)
+        raise ArtifactError(
+            f"{path} does not belong to the passages of this index",
+            hint="restore it or rebuild the index",
+        )
     return reader
 
 
@@ -160,9 +161,7 @@ def read_batch(reader: pa.RecordBatchFileReader, number: int, path: Path) -> pa.
         batch = reader.get_batch(number)
         batch.validate(full=True)
     except (ValueError, OSError) as error:
-        raise ArtifactError(
-            f"{path} is damaged: {error}", hint="restore it or rebuild the index"
-        ) from error
+        raise unreadable(path, error) from error
     return batch
 
 

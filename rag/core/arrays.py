@@ -9,8 +9,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import ArrayLike, NDArray
 
-from rag.core.errors import ArtifactError
-from rag.core.files import atomic_path
+from rag.core.files import atomic_path, unreadable
 
 Bool = NDArray[np.bool_]
 Float32 = NDArray[np.float32]
@@ -51,6 +50,7 @@ def load_npy(
     Raises:
         ArtifactError: the file, named in the message, is missing, truncated, in another format, or
             of another shape or type.
+        ResourceError: the system lacks open files or memory.
     """
     try:
         mapped = open_memmap(path, mode="r")
@@ -59,7 +59,6 @@ def load_npy(
                 f"holds {mapped.dtype} {mapped.shape}, expected {np.dtype(dtype)} {shape or ''}"
             )
     except (ValueError, OSError, EOFError) as error:
-        problem = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
-        raise ArtifactError(f"{path} {problem}", hint="restore it or rebuild the index") from error
+        raise unreadable(path, error) from error
     # A plain array over the same pages: indexing a memmap object costs several times more.
     return np.asarray(mapped)

@@ -14,7 +14,14 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from rag.core.errors import ConfigError, DataError, DiskFullError, ResourceError
+from rag.core.errors import (
+    ArtifactError,
+    ConfigError,
+    DataError,
+    DiskFullError,
+    RagError,
+    ResourceError,
+)
 
 TEMPORARY_MARK = ".partial-"
 
@@ -86,6 +93,17 @@ def disk_errors(path: Path) -> Iterator[None]:
             hint = "free some space and run the same command again; finished parts are kept"
             raise DiskFullError(f"the disk is full: could not write {path}", hint=hint) from error
         raise
+
+
+def unreadable(path: Path, error: Exception) -> RagError:
+    """The error for a file of an index that cannot be read: a ResourceError where files or memory
+    are lacking, which may pass, else an ArtifactError.
+    """
+    if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        hint = "allow more open files (`ulimit -n`), free memory, or try again later"
+        return ResourceError(f"{path} cannot be opened now: {error}", hint=hint)
+    problem = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
+    return ArtifactError(f"{path} {problem}", hint="restore it or rebuild the index")
 
 
 @contextmanager

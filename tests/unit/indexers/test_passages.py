@@ -1,3 +1,4 @@
+import resource
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,8 @@ from indexers import id_table
 from indexers import passages as module
 from indexers.passage_writer import passages_digest, writing_passages
 from indexers.passages import PassageStore
-from rag.core.errors import ArtifactError, DataError
+from rag.core.arrays import load_npy
+from rag.core.errors import ArtifactError, DataError, ResourceError
 from rag.core.types import Location, Passage
 from tests.support.messages import refusal
 
@@ -102,6 +104,20 @@ def test_duplicate_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
         writer.add_many(numbered(1500))
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_open_files_are_lacking_nothing_is_called_damaged(tmp_path: Path) -> None:
+    write(tmp_path, numbered(3))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(ResourceError):
+            load_npy(tmp_path / "id_rows.npy", dtype=np.int64)
+        with pytest.raises(ResourceError):
+            id_table.open_arrow(tmp_path / "ids.arrow", module.ID_SCHEMA)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(PassageStore(tmp_path)) == 3
 
 
 @pytest.mark.parametrize("name", [module.ARROW_NAME, "ids.arrow"])
