@@ -88,17 +88,28 @@ _SIZES = _table(
     """
 )
 _MONTHS = "january february march april may june july august september october november december"
-_YEAR = re.compile(r"(?<![\d.,])\d{3,4}(?!,?\d|\s*bc)")
+_YEAR = re.compile(r"(?<![\d.,])\d{3,4}(?!,?\d|\s*years|.*(?<![a-z])b\.?c)")
 _MONTH = re.compile(
     r"(?:(?P<day>\d\d?)(?:st|nd|rd|th)? (?:of )?)?"
     rf"\b(?P<month>{_MONTHS.replace(' ', '|')})\b(?: (?P<day_behind>\d\d?)\b)?"
 )
 _NUMBER = re.compile(
-    r"(?P<currency>[$€£]?)\s?(?P<digits>\d[\d,]*(?:\.\d+)?)"
-    r"(?:[\s-]*(?P<scale>thousand|million|billion))?"
-    r"(?:[\s-]*(?P<square>sq(?:uare|\.)? )?(?P<unit>[a-z]+|%)(?P<squared>²|2\b)?)?"
+    r"(?P<minus>(?<!\w)[-−–]\s?)?(?P<currency>[$€£])?\s?(?P<digits>\d[\d,]*(?:\.\d+)?)"
+    r"(?P<range>\s*(?:[-−–]|to)\s*\d)?"
+    r"(?:[\s-]*(?P<scale>thousand|million|billion|trillion|bn\b|(?(currency)[kmb]\b|(?!))))?"
+    r"[\s-]*(?P<square>sq(?:uare|\.)? )?"
+    r"(?P<unit>%|[a-z]*(?:/(?:sq(?:uare|\.)? )?[a-z]+)?)(?P<squared>²|2\b)?"
 )
-_SCALES = {None: 1.0, "thousand": 1e3, "million": 1e6, "billion": 1e9}
+_SCALES = {
+    "k": 1e3,
+    "thousand": 1e3,
+    "m": 1e6,
+    "million": 1e6,
+    "b": 1e9,
+    "bn": 1e9,
+    "billion": 1e9,
+    "trillion": 1e12,
+}
 # A dimension, the value of a unit in it, and its names.
 _UNITS = _table(
     """
@@ -116,6 +127,10 @@ _UNITS = _table(
     mass 0.001 g gram grams
     mass 0.45359237 lb lbs pound pounds
     mass 1000 t ton tons tonne tonnes
+    speed 1 m/s metre/second metres/second meter/second meters/second
+    speed 0.2777778 km/h kmh kph kilometre/hour kilometres/hour kilometer/hour kilometers/hour
+    speed 0.44704 mph mi/h mile/hour miles/hour
+    speed 0.5144444 knot knots
     time 1 s second seconds
     time 60 min minute minutes
     time 3600 h hour hours
@@ -191,9 +206,12 @@ class Comparison:
         for answer in read.answers:
             evidence = answer.evidence
             is_named = find_span(name, f"{evidence.title}\n{evidence.text}") is not None
-            if is_named and evidence.end is not None:
-                text = evidence.text[evidence.start : evidence.end + _CHARS_BEHIND]
-                value = parse(text.lower())
+            is_stated = re.search(r"\d", answer.text)
+            if is_named and is_stated and evidence.end is not None:
+                # A sign or a currency may stand before the span.
+                start = max(0, (evidence.start or 0) - 1)
+                text = evidence.text[start : evidence.end + _CHARS_BEHIND]
+                value = parse(text.lower().lstrip(".,"))
                 if value is not None:
                     return value, answer
         return None
@@ -259,7 +277,8 @@ def _date(text: str) -> Value | None:
     if year is None:
         return None
     numbers = [float(year[0])]
-    month = _MONTH.search(text)
+    # A month behind the year is of another date, or the verb "may".
+    month = _MONTH.search(text, 0, year.end())
     if month is not None:
         numbers.append(1.0 + _MONTHS.split().index(month["month"]))
         day = month["day"] or month["day_behind"]
@@ -271,15 +290,21 @@ def _date(text: str) -> Value | None:
 def _quantity(text: str) -> Value | None:
     """The first number of a text in lower case, in the base unit of its dimension.
 
+    Returns:
+        None also below zero, and for a range of numbers.
+
     Example:
         >>> _quantity("2 km wide"), _quantity("44,000"), _quantity("$3.5 million"), _quantity("tall")
         (('length', 2000.0), ('', 44000.0), ('dollars', 3500000.0), None)
     """
+    text = text.replace(" per ", "/")
     found = _NUMBER.search(text)
-    if found is None:
+    if found is None or found["minus"] or found["range"] or "below sea" in text:
         return None
-    number = float(found["digits"].replace(",", "")) * _SCALES[found["scale"]]
-    dimension, factor = _UNITS.get(found["currency"] or found["unit"], ("", "1"))
+    number = float(found["digits"].replace(",", "")) * _SCALES.get(found["scale"], 1.0)
+    unit = found["currency"] or found["unit"]
+    # Other rates are comparable if they are stated alike.
+    dimension, factor = _UNITS.get(unit, (unit if "/" in unit else "", "1"))
     is_square = found["square"] or found["squared"]
     if dimension == "length" and is_square:
         return "area", number * float(factor) ** 2

@@ -98,6 +98,24 @@ def read_as(question: str, values: Mapping[str, str], confidence: float) -> Answ
         ("How expensive is {}?", "$5", "€4", None),
         ("What is the population of {}?", "1.2 million", "44,000", "Ann Lee"),
         ("What is the share of {}?", "5%", "12 percent", "Bob Ray"),
+        ("When was {} founded or released?", "2500 B.C.", "in 1066", None),
+        ("When was {} founded or released?", "2600–2500 BC", "in 1066", None),
+        ("When was {} founded or released?", "800 years ago", "in 1066", None),
+        # What stands behind a year is not of its date.
+        ("When was {} born?", "1813 – 13 May 1883", "July 1813", None),
+        ("When was {} born?", "1813 and may have died", "March 1813", None),
+        ("How long is {}?", "900-1000 m", "10–12 km", None),
+        ("How long is {}?", "5km", "5 to 6 m", None),
+        ("What is the elevation of {}?", "-430 m", "−86 m", None),
+        ("What is the elevation of {}?", "430 m below sea level", "86 m", None),
+        ("How fast is {}?", "6 m/s", "20 km/h", "Ann Lee"),
+        ("How fast is {}?", "500 mph", "700 kilometres per hour", "Ann Lee"),
+        ("How fast is {}?", "300 knots", "340 miles per hour", "Ann Lee"),
+        ("How expensive is {}?", "$3.5m", "$3 million", "Ann Lee"),
+        ("How expensive is {}?", "$1.5 trillion", "$900bn", "Ann Lee"),
+        ("What is the population density of {}?", "1,000/km2", "2,600/sq mi", None),
+        ("What is the population density of {}?", "1,700/km2", "19,000/km²", "Bob Ray"),
+        ("What is the population of {}?", "1.5 to 2 million", "1,800,000", None),
     ],
 )
 def test_values_are_compared_in_their_units(
@@ -114,6 +132,20 @@ def test_values_are_compared_in_their_units(
         else:
             assert decided is not None
             assert (decided.answers[0].text == larger) == wants_most
+
+
+def test_signs_before_a_span_count_and_numbers_behind_it_do_not() -> None:
+    template = "What is the size of {}?"
+    comparison = Comparison(ANN_OR_BOB, template, wants_most=True)
+    small = read_as(template.format("Ann Lee"), {"Ann Lee": "44,000"}, 0.8)
+    texts = {"Bob Ray has −50,000": "50,000", "Bob Ray has two (in 2010)": "two"}
+    for text, value in {**texts, "Bob Ray has c.50,000": "50,000"}.items():
+        request = ReadRequest.of("", [Passage("Bob Ray", "Bob Ray", text)])
+        start = text.index(value)
+        evidence = request.evidence(0, (start, start + len(value)))
+        other = AnswerSet("", (Answer(value, 1.0, 0.8, evidence),), 0.2)
+        decided = comparison.decide("", [small, other])
+        assert (decided is None) == (text in texts)
 
 
 def test_a_decision_shows_both_values_and_their_confidence() -> None:
