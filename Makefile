@@ -52,7 +52,7 @@ test-cluster: $(VENV)/.installed-dev
 test-lowest:
 	test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest
 	grep -v '^torch==' constraints.txt > $(VENV)-lowest/constraints.txt
-	$(VENV)-lowest/bin/python -m pip install --quiet -c $(VENV)-lowest/constraints.txt torch==2.6.0 -e '.[dev]'
+	$(VENV)-lowest/bin/python -m pip install --quiet -c $(VENV)-lowest/constraints.txt torch==2.9.0 -e '.[dev]'
 	$(VENV)-lowest/bin/python -m pytest tests/unit/rag/test_pipeline.py tests/unit/rag/test_pipeline_models.py \
 	    tests/unit/rag/joint tests/unit/retrievers/encoders tests/unit/retrievers/training tests/parity/test_encoders.py
 
