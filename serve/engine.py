@@ -158,8 +158,12 @@ class Engine:
         """Look for updates that other processes write, and switch to them, until cancelled."""
         while True:
             await asyncio.sleep(FOLLOW_S)
-            if self.state == "ready":
+            if self.state != "ready":
+                continue
+            try:
                 await self.shelves.look()
+            except Exception:
+                log.exception("updates could not be looked for")
 
     async def reload(self) -> None:
         """Open index and models anew."""

@@ -22,7 +22,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rag.core.errors import ConfigError, did_you_mean
 from rag.core.manifest import MANIFEST_NAME
-from rag.data.metadata import groups_of_person
+from rag.data.metadata import groups_of, groups_of_person
 from rag.opening import OpenSettings
 
 _PREFIX = "RAG_SERVE_"
@@ -165,6 +165,15 @@ class ServeSettings(BaseSettings, OpenSettings):
             folders[name] = folder
         return value
 
+    @field_validator("editors")
+    @classmethod
+    def _is_one_group(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        # A name may have commas: CN=hr,OU=groups.
+        [group] = groups_of([value])
+        return group
+
     @property
     def has_shelves(self) -> bool:
         """Whether indexes are served by their names."""
@@ -197,7 +206,6 @@ class ServeSettings(BaseSettings, OpenSettings):
         if self.feedback_file is not None and not self.feedback_file.parent.is_dir():
             raise ValueError(f"feedback_file={self.feedback_file}: there is no folder for it")
         groups_of_person(self.as_groups)
-        groups_of_person(self.editors)
         of_tokens = (self.token_keys, self.token_issuer, self.token_audience)
         if any(of_tokens) and not all(of_tokens):
             raise ValueError("token_keys, token_issuer and token_audience are needed together")

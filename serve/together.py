@@ -27,7 +27,8 @@ def fuse_by_rank(results: Sequence[SearchResult], top_k: int) -> SearchResult:
 
     The n-th passage of each shelf scores 1 / (60 + n), so scores of different shelves need not be
     comparable. Among equal ranks, the larger score on the shelf goes first, then the earlier shelf.
-    `first_stage` has rank and score of a passage on its shelf.
+    `first_stage` has rank and score of a passage on its shelf: those before re-ranking, by which
+    readers are calibrated, where it was re-ranked there.
 
     Source: Cormack, Clarke and Büttcher, SIGIR 2009; no passage is on two shelves.
     """

@@ -355,12 +355,17 @@ class TestSettings:
         "keys without an issuer": {"token_keys": "x"},
         "issuer without keys": {"token_issuer": "x", "token_audience": "x"},
         "group of everybody": {"as_groups": "*"},
+        "editors of no group": {"editors": " "},
     }
 
     @pytest.mark.parametrize("values", MISTAKES.values(), ids=MISTAKES)
     def test_mistakes_are_named(self, values):
         with refusal(ConfigError):
             load_settings(**values)
+
+    def test_the_group_of_editors_is_one_as_people_have_it(self):
+        assert load_settings(editors=" hr ").editors == "hr"
+        assert load_settings(editors="CN=hr,OU=groups").editors == "CN=hr,OU=groups"
 
     @pytest.mark.parametrize("value", ["", " , "])
     def test_keys_that_are_none_do_not_open_the_server(self, monkeypatch, value):

@@ -359,3 +359,7 @@ def test_passages_are_fused_by_rank(n_shelves: int) -> None:
     assert [hit.first_stage for hit, _ in fused] == [
         FirstStage(rank, -score) for rank, score, _ in sorted(expected)[:7]
     ]
+    # Of a shelf that re-ranks it is the stage before.
+    hit = Hit(0, "1", 9.0, FirstStage(7, 0.5))
+    [(fused_hit, _)] = fuse_by_rank([SearchResult("q", [(hit, passage)])], 1).passages
+    assert (fused_hit.score, fused_hit.first_stage) == (1 / 61, FirstStage(7, 0.5))

@@ -18,7 +18,7 @@ from rag.core.manifest import MANIFEST_NAME, index_version
 from rag.core.types import Passage
 from serve.app import create_app
 from serve.settings import ServeSettings
-from serve.shelves import open_pipeline
+from serve.shelves import Shelf, open_pipeline
 from tests.api.fakes import (
     FakeIndex,
     FakePipeline,
@@ -135,6 +135,26 @@ async def test_an_update_that_lacked_memory_is_opened_at_the_next_look(
         shelf = app.state.engine.shelves[""]
         await until(lambda: shelf.in_use == "v2")
     assert not failures
+
+
+async def test_updates_are_followed_after_a_look_that_failed(caplog, monkeypatch, tmp_path):
+    monkeypatch.setattr("serve.engine.FOLLOW_S", 0.001)
+    opener = Opener()
+    app = create_app(settings(index=empty_index(tmp_path)), open_pipeline=opener)
+    monkeypatch.setattr("serve.shelves.open_sharing_models", lambda given, _: opener(given))
+    faults = [RuntimeError("a bug")]
+    look = Shelf.look
+
+    def flawed(shelf: Shelf) -> None:
+        if faults:
+            raise faults.pop()
+        look(shelf)
+
+    monkeypatch.setattr(Shelf, "look", flawed)
+    async with running(app=app):
+        await until(lambda: "a bug" in caplog.text)
+        change_json(tmp_path / MANIFEST_NAME, version="v2")
+        await until(lambda: app.state.engine.shelves[""].in_use == "v2")
 
 
 SECRET = Passage("a-0", "", "secret words", metadata=(("year", 2020),))
