@@ -26,7 +26,7 @@ PAGE_BREAK = "\f"
 _LINES = ("item", "row")
 # Characters without a shape: controls, zero-width marks, soft hyphens, halves of surrogates.
 _INVISIBLE = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200b\u2060\ufeff\ufffe\ud800-\udfff]"
+    "[\x00-\x08\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200b\u2060\ufeff\ufffe\ud800-\udfff]"
 )
 # Titles that programs give to files without any; reportlab's are in parentheses.
 _GENERATED_TITLE = re.compile(

@@ -5,7 +5,7 @@ mailboxes.
 import email
 import email.policy
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from email.message import MIMEPart
 from mimetypes import guess_extension
@@ -79,7 +79,7 @@ class _MailReader:
         headers = "; ".join(f"{name}: {value}" for name, value in values.items() if value)
         pieces = [Piece("paragraph", headers)]
         body = parsed.get_body(("plain", "html"))
-        attachments = parsed.iter_attachments()
+        attachments = _beside(parsed, body)
         if body is not None:
             read = html.page if body.get_content_subtype() == "html" else text
             pieces += _below(read(_text(body)).pieces, level - 1)
@@ -102,6 +102,19 @@ class _MailReader:
             content = Content("", [], [f"not read ({error.reason})"])
         self.notes += [f"attachment {name}: {note}" for note in content.notes]
         return [Piece("heading", name, level), *_below(content.pieces, level)]
+
+
+def _beside(part: MIMEPart, body: MIMEPart | None, *, restated: bool = False) -> Iterator[MIMEPart]:
+    """The parts that are attached to a body, however deep they stand, without other forms of it."""
+    restated |= part.get_content_subtype() in ("alternative", "related")
+    for inner in part.iter_parts():
+        if inner.get_content_maintype() == "multipart":
+            yield from _beside(inner, body, restated=restated)
+        elif inner is not body:
+            # Pictures belong to the look of a message.
+            is_file = inner.get_filename() and inner.get_content_maintype() != "image"
+            if is_file or not restated:
+                yield inner
 
 
 def _below(pieces: Iterable[Piece], levels: int) -> list[Piece]:

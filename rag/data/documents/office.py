@@ -30,6 +30,8 @@ _NOTES = {f"{_W}footnoteReference": "footnote", f"{_W}endnoteReference": "endnot
 # Form fields, cover pages, …
 _CONTAINERS = (f"{_W}sdt", f"{_W}sdtContent", f"{_W}customXml")
 _TEXT_OF = {
+    # A text box in a paragraph has paragraphs of its own.
+    f"{_W}p": "\n",
     f"{_W}tab": "\t",
     f"{_W}noBreakHyphen": "-",
     f"{_W}br": "\n",
@@ -67,7 +69,7 @@ class _WordReader:
         self._notes: dict[tuple[str, str], str] = {}
         for tag, kind in _NOTES.items():
             for note in self._related(f"{kind}s").findall(f"{_W}{kind}"):
-                self._notes[tag, note.get(f"{_W}id")] = _joined(note)
+                self._notes[tag, note.get(f"{_W}id")] = _text(note)
 
     def _related(self, kind: str) -> Any:
         """The root of another part of the file, an empty element if there is none."""
@@ -96,15 +98,18 @@ class _WordReader:
         for child in parent:
             if child.tag == f"{_W}p":
                 yield self._paragraph(child)
-                for reference in child.iter(*_NOTES):
-                    note = self._notes.get((reference.tag, reference.get(f"{_W}id")), "")
-                    yield Piece("paragraph", note)
+                yield from self._notes_of(child)
             elif child.tag == f"{_W}tbl":
                 yield from self._table(child)
             elif child.tag in _CONTAINERS:
                 gallery = child.find(f"{_W}sdtPr/*/{_W}docPartGallery")
                 if gallery is None or gallery.get(f"{_W}val") != "Table of Contents":
                     yield from self.blocks(child)
+
+    def _notes_of(self, element: Any) -> Iterator[Piece]:
+        for reference in element.iter(*_NOTES):
+            note = self._notes.get((reference.tag, reference.get(f"{_W}id")), "")
+            yield Piece("paragraph", note)
 
     def _paragraph(self, element: Any) -> Piece:
         styles = self._styles(element)
@@ -139,6 +144,7 @@ class _WordReader:
 
     def _table(self, element: Any) -> Iterator[Piece]:
         rows: list[list[grid.Cell]] = []
+        nodes: list[Any] = []
         # The last cell that begins in each column.
         above: dict[int, grid.Cell] = {}
         for row in element.iter(f"{_W}tr"):
@@ -151,12 +157,13 @@ class _WordReader:
             for node in row.iter(f"{_W}tc"):
                 if next(node.iterancestors(f"{_W}tr")) is not row:
                     continue
+                nodes.append(node)
                 properties = node.find(f"{_W}tcPr")
                 n_columns = max(int(_value(properties, "gridSpan", "1")), 1)
                 if column in above and _continues_above(properties):
                     above[column].row_span += 1
                 else:
-                    cell = grid.Cell(_joined(node), 1, n_columns, is_heading)
+                    cell = grid.Cell(clean(_text(node)), 1, n_columns, is_heading)
                     above[column] = cell
                     cells.append(cell)
                 column += n_columns
@@ -164,8 +171,9 @@ class _WordReader:
         filled = grid.filled(rows)
         if filled and len(filled[0]) > 1:
             yield from grid.table(filled)
+            yield from self._notes_of(element)
             return
-        for node in element.iter(f"{_W}tc"):
+        for node in nodes:
             yield from self.blocks(node)
 
 
@@ -241,12 +249,6 @@ def _text(element: Any) -> str:
         if ancestors.isdisjoint((_FALLBACK, f"{_W}moveFrom")):
             parts.append(_TEXT_OF.get(node.tag) or node.text or "")
     return "".join(parts)
-
-
-def _joined(element: Any) -> str:
-    """The paragraphs of a note or a cell, joined to a single paragraph."""
-    paragraphs = (clean(_text(paragraph)) for paragraph in element.iter(f"{_W}p"))
-    return " ".join(filter(None, paragraphs))
 
 
 def _count_alt_texts(root: Any) -> int:

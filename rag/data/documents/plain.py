@@ -84,10 +84,13 @@ def _is_western_european(text: str) -> bool:
 
 
 def text(source: str) -> Content:
-    """Plain text; its title is that of its front matter, else a heading on top."""
-    fields, body = _front_matter(source)
+    """Plain text; its title is that of its front matter, else a heading on top.
+
+    The other fields of the front matter are read as those of Markdown.
+    """
+    front_matter, body = _front_matter(source)
     pieces = list(_paragraphs(body))
-    return Content(_title(fields) or first_heading(pieces[:1]), pieces)
+    return _with_fields(front_matter, pieces, first_heading(pieces[:1]))
 
 
 def _paragraphs(body: str) -> Iterator[Piece]:
@@ -150,7 +153,8 @@ def code(source: str) -> Content:
 
 
 def _with_line_feeds(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    # A form feed ends a line, too.
+    return re.sub("\r\n?|\f", "\n", text)
 
 
 def markdown(source: str) -> Content:
@@ -160,7 +164,11 @@ def markdown(source: str) -> Content:
     """
     front_matter, body = _front_matter(source)
     pieces = [_tidied(piece) for piece in html.pieces_of(_parser().render(body))]
-    title = _title(front_matter) or first_heading(pieces)
+    return _with_fields(front_matter, pieces, first_heading(pieces))
+
+
+def _with_fields(front_matter: str, pieces: list[Piece], heading: str) -> Content:
+    title = _title(front_matter) or heading
     try:
         fields = stated_fields(front_matter)
     except yaml.YAMLError as error:

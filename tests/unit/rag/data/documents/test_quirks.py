@@ -2,9 +2,13 @@
 
 import io
 import zipfile
+from email.mime.base import MIMEBase
+from email.mime.multipart import MIMEMultipart
+from email.mime.text import MIMEText
 from pathlib import Path
 
 import docx
+import docx.oxml
 import openpyxl
 import pptx
 import pytest
@@ -274,12 +278,21 @@ def test_a_page_nested_a_thousand_times_is_read_in_its_process(tmp_path: Path) -
     assert result.text.count("a") == 1_000
 
 
-def test_footnotes_of_word_stand_below_their_paragraph() -> None:
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ([("p", "Text."), ("p", "More.")], "Text.\n\nThe note.\n\nMore."),
+        ([("table", [["Tea", "2"]]), ("p", "More.")], "Tea; 2\n\nThe note.\n\nMore."),
+    ],
+)
+def test_footnotes_of_word_stand_below_their_paragraph_or_table(
+    content: make.Content, expected: str
+) -> None:
     names = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
     kind = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/footnotes"
     note = '<w:footnote w:id="2"><w:p><w:r><w:t>The note.</w:t></w:r></w:p></w:footnote>'
     related = f'<Relationship Id="rn" Type="{kind}" Target="footnotes.xml"/>'
-    with zipfile.ZipFile(io.BytesIO(make.word([("p", "Text."), ("p", "More.")]))) as source:
+    with zipfile.ZipFile(io.BytesIO(make.word(content))) as source:
         files = {name: source.read(name) for name in source.namelist()}
     for name, end, more in (
         ("word/document.xml", b"</w:p>", '<w:r><w:footnoteReference w:id="2"/></w:r>'),
@@ -287,4 +300,89 @@ def test_footnotes_of_word_stand_below_their_paragraph() -> None:
     ):
         files[name] = files[name].replace(end, more.encode() + end, 1)
     files["word/footnotes.xml"] = f"<w:footnotes {names}>{note}</w:footnotes>".encode()
-    assert convert(make.archive(files), "a.docx").text == "Text.\n\nThe note.\n\nMore."
+    assert convert(make.archive(files), "a.docx").text == expected
+
+
+def test_groups_of_the_front_matter_of_plain_text_are_its_groups() -> None:
+    converted = convert(b"---\ngroups: [hr]\nyear: 2024\n---\nSalaries rise.\n", "a.txt")
+    assert converted.metadata == (("groups", ("hr",)), ("year", 2024))
+    assert converted.text == "year: 2024\n\nSalaries rise."
+
+
+def test_a_form_feed_parts_words() -> None:
+    assert convert(b"The first page ends\fThe next begins.", "a.txt").text.split() == [
+        *("The", "first", "page", "ends", "The", "next", "begins."),
+    ]
+
+
+def test_a_line_break_on_a_slide_parts_words() -> None:
+    show = pptx.Presentation()
+    slide = make.add_slide(show, "Annual\vreport")
+    slide.shapes.add_textbox(0, 0, 9, 9).text_frame.text = "Sales\vrose."
+    assert convert(make.saved(show), "a.pptx").text == "Annual report\n\nSales rose."
+
+
+def _text_box() -> docx.oxml.xmlchemy.BaseOxmlElement:
+    names = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+    paragraphs = "".join(f"<w:p><w:r><w:t>{text}</w:t></w:r></w:p>" for text in ("Box.", "More."))
+    return docx.oxml.parse_xml(
+        f"<w:r {names}><w:pict><w:txbxContent>{paragraphs}</w:txbxContent></w:pict></w:r>"
+    )
+
+
+def test_a_text_box_of_word_is_read_once_and_its_words_are_parted() -> None:
+    document = docx.Document()
+    document.add_paragraph("Text.")._p.append(_text_box())
+    table = document.add_table(1, 2)
+    table.cell(0, 0).text = "Left"
+    table.cell(0, 1).paragraphs[0]._p.append(_text_box())
+    text = convert(make.saved(document), "a.docx").text
+    assert text == "Text. Box. More.\n\nLeft; Box. More."
+
+
+def test_a_table_of_word_in_a_table_that_is_layout_is_read_once() -> None:
+    document = docx.Document()
+    outer = document.add_table(1, 1).cell(0, 0)
+    outer.text = "Prices."
+    make.fill(outer.add_table(2, 2), [["Item", "Price"], ["Tea", "2"]])
+    text = convert(make.saved(document), "a.docx").text
+    assert text == "Prices.\n\nItem: Tea; Price: 2"
+
+
+def _part(kind: str, *parts: MIMEBase) -> MIMEMultipart:
+    return MIMEMultipart(kind, _subparts=parts)
+
+
+def _file(text: str, disposition: str = "attachment") -> MIMEText:
+    part = MIMEText(text)
+    part.add_header("Content-Disposition", disposition, filename="plan.txt")
+    return part
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        # Apple's Mail puts files beside one of the two forms of the text.
+        _part(
+            "alternative",
+            MIMEText("Hello."),
+            _part("mixed", MIMEText("Hello.", "html"), _file("Do it.", "inline")),
+        ),
+        _part("signed", _part("mixed", MIMEText("Hello."), _file("Do it."))),
+        _part(
+            "mixed",
+            _part("alternative", MIMEText("Hello."), MIMEText("Hello.", "html")),
+            _file("Do it.", "inline"),
+        ),
+    ],
+)
+def test_files_in_any_part_of_a_message_are_read(parts: MIMEMultipart) -> None:
+    parts["From"] = "ann@example.org"
+    text = convert(parts.as_bytes(), "a.eml").text
+    assert text == "From: ann@example.org\n\nHello.\n\nplan.txt\n\nDo it."
+
+
+def test_text_of_a_message_in_two_forms_is_read_whole() -> None:
+    message = _part("mixed", MIMEText("Hello."), MIMEText("<p>More.</p>", "html"))
+    message["From"] = "ann@example.org"
+    assert convert(message.as_bytes(), "a.eml").text.endswith("\n\nMore.")
