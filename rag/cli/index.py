@@ -107,13 +107,15 @@ def index(
             max_bad_share=settings.pop("max_bad_share", 0.01),
             max_deleted_share=max_deleted_share,
         )
-        _refuse_settings(encoder=encoder, reuse=reuse, ray=ray, overwrite=overwrite, **settings)
+        _refuse_settings(
+            encoder=encoder, reuse=reuse, ray=ray, overwrite=overwrite or None, **settings
+        )
         _update(corpus, update, watch=watch, precision=precision, options=options)
 
 
 def _refuse_settings(**settings: object) -> None:
     """Refuse what an update cannot change."""
-    given = [name for name, value in settings.items() if value not in (None, False)]
+    given = [name for name, value in settings.items() if value is not None]
     if given:
         raise ConfigError(
             f"{', '.join(f'{{{name}}}' for name in given)} cannot be given with {{update}}",
@@ -148,8 +150,8 @@ def rights(
 
     with Index.open(index) as opened:
         chosen = _documents_of(opened, documents or [])
-    if groups or everybody:
-        if not chosen or (groups and everybody):
+    if groups is not None or everybody:
+        if not chosen or everybody == bool(groups):
             raise ConfigError(
                 "give documents, and either {groups} or {everybody}",
                 hint="without both, rights are shown",

@@ -40,7 +40,8 @@ def evaluate(
     Args:
         index: Directory written by `rag index`; --gold needs none.
         dataset: irds:NAME, such as irds:beir/scifact/test: its corpus is indexed where that is
-            missing (in --index, or beside --out), and its questions are searched for.
+            missing (in --index, or beside --out), and its questions are searched for, and read for
+            with --read alone.
         claims: Claims to judge in place of questions: JSON lines, or FEVER's, HoVer's, SciFact's or
             Fool Me Twice's published files. With --gold by the evidence that they bring.
         split: Split of a data set, if the file name does not contain it, such as dev.
@@ -57,12 +58,12 @@ def evaluate(
             hint="{dataset} names a corpus with its questions",
             arguments=("questions", "dataset", "claims"),
         )
-    if read is None:
-        read = 20 if claims is None else api.READ
     if dataset is not None:
         index = _index_of(dataset, index or f"{out}.index", str(options.get("retriever", "auto")))
         questions = dataset
-        read = 0
+        read = read or 0
+    if read is None:
+        read = 20 if claims is None else api.READ
     command = shlex.join(["rag", *sys.argv[1:]])
     with resumable():
         evaluation = api.evaluate(

@@ -299,6 +299,7 @@ def test_the_command_shows_and_changes_rights(tmp_path: Path) -> None:
         (["--groups", "x"], "give documents"),
         (["open.md", "--groups", "*"], "cannot be called"),
         (["open.md", "--groups", "x", "--everybody"], "either"),
+        (["open.md", "--groups", ""], "either"),
         (["nothing.md", "--everybody"], "no document 'nothing.md'"),
         (["nothing/", "--everybody"], "no document 'nothing/'"),
     ]

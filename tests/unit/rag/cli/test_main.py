@@ -34,6 +34,7 @@ from tests.support.verifying import WordVerifier
         ("index nowhere.jsonl --out x --retriever bm25", 3, "nowhere.jsonl"),
         ("index sample", 2, "give --out, to build an index, or --update"),
         ("index sample --update i --encoder static", 2, "--encoder cannot be given with --update"),
+        ("index sample --update i --k1 0 --no-normalize", 2, "--normalize, --k1 cannot be given"),
         (
             "index sample --out i --max-tokens 300",
             2,

@@ -68,4 +68,7 @@ def test_a_set_is_indexed_and_evaluated_by_one_command(rivers: str, tmp_path: Pa
     for _ in range(2):  # the second finds both
         assert "nDCG at 10                       100.0 %" in run_successfully(*words)
     assert (tmp_path / "out.index" / "manifest.json").is_file()
+    words = ["evaluate", "--dataset", f"{rivers}/test", "-i", tmp_path / "out.index"]
+    run_successfully(*words, "--retriever", "bm25", "--read", "1", "-o", tmp_path / "read")
+    assert (tmp_path / "read" / "predictions.squad.json").is_file()
     assert exit_code("evaluate", "-o", tmp_path / "no") != 0
