@@ -85,9 +85,10 @@ def evaluate(
     _refuse_objects({**opening, "policy": policy}, out)
     opening_options = cast("OpenOptions", opening)
     if claims is not None:
-        if not reads:
+        if not reads or run is not None:
             what = "claims are judged, not only searched for"
-            raise ConfigError(what, hint="read 1 passage or more")
+            hint = "read 1 passage or more, and leave {run} out"
+            raise ConfigError(what, hint=hint, arguments=["run"])
         settings = load_config(EvaluationSettings, overrides={"read": READ, **scoring})
         source = QuestionSource.of_file(claims, split=split)
         _check_out(out, settings, source)
@@ -129,7 +130,9 @@ def _ask(
     resolver = None
     if index is not None:
         resolver = GoldResolver(index.passages, index.documents)
-        system = replace(system, document_of=index.document_of)
+        # Results of another program are scored by what this index holds.
+        identity = {**system.identity, "index_version": index.version}
+        system = replace(system, identity=identity, document_of=index.document_of)
         questions = map(resolver, questions)
     runner.run_evaluation(system, questions, folder, settings, source=source, command=command)
     notes = [] if resolver is None else resolver.notes()

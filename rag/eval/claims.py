@@ -29,6 +29,7 @@ from rag.eval.source import QuestionSource
 from rag.eval.summary import summarise
 from rag.metrics.calibration import measure_calibration
 from rag.metrics.claims import macro_f1, score_claim
+from rag.metrics.significance import bootstrap
 from rag.opening import resolve_verifier
 from rag.pipeline import Pipeline
 
@@ -99,7 +100,8 @@ def evaluate_claims(
 ) -> list[str]:
     """Judge every claim, score every verdict, write the results; users call `rag.evaluate`.
 
-    In a claim set with fewer than three labels, the prediction is the likeliest of these.
+    In a claim set with fewer than three labels, the prediction is the likeliest of these, whichever
+    claims are drawn.
 
     Returns:
         Warnings about the figures.
@@ -107,8 +109,9 @@ def evaluate_claims(
     Raises:
         DataError: there is no claim with a label, or a set mixes labels of two kinds.
     """
+    claims = list(claims)
     chosen = list(settings.draw(claims))
-    choices = label_choices(chosen)
+    choices = label_choices(claims)
     header: dict[str, Any] = {
         **runner.settings_header(settings, source),
         "profile": "claims",
@@ -290,12 +293,13 @@ def _figures(path: Path, settings: EvaluationSettings) -> dict[str, Any]:
     for name, groups in figures["groups"].items():
         for group in groups:
             members = [record for record in labelled if record.groups[name] == group["value"]]
-            if members:
-                group["figures"]["macro_f1"] = _macro_f1(members, settings)
+            group["figures"]["macro_f1"] = _macro_f1(members, settings)
     return figures
 
 
 def _macro_f1(records: Sequence[QuestionRecord], settings: EvaluationSettings) -> dict[str, Any]:
+    if not records:
+        return bootstrap([]).to_json()
     labels = [record.answers[0] for record in records]
     predicted = [record.prediction or "" for record in records]
     return macro_f1(labels, predicted, seed=settings.seed).to_json()

@@ -45,7 +45,8 @@ class Evaluation:
 
     def records(self) -> Iterator[QuestionRecord]:
         """One record per question: question, retrieved passages, answers and scores."""
-        return read_records(self.folder / RECORDS_NAME)
+        # The generator holds the evaluation, with which a temporary folder would be deleted.
+        yield from read_records(self.folder / RECORDS_NAME)
 
     def __str__(self) -> str:
         figures = self.metrics["figures"]

@@ -70,7 +70,7 @@ class QuestionSource:
         cls, questions: Sequence[Question], *, split: str | None = None
     ) -> QuestionSource:
         """Describe questions that were given as objects."""
-        digest = fingerprint([[q.id, q.text, q.answers, q.gold_passage_ids] for q in questions])
+        digest = fingerprint(list(map(repr, questions)))
         return cls("questions", split=split, sha256=digest)
 
 

@@ -62,6 +62,9 @@ def test_evaluate_and_compare_from_python(index: Path, tmp_path: Path) -> None:
         index=index, questions=iter(QUESTIONS), reader=False
     )  # an iterator is read once
     assert [record.id for record in once.records()] == ["q0", "q1", "q2", "q3"]
+    # Records outlive the evaluation that nobody holds.
+    records = list(rag.evaluate(index=index, questions=QUESTIONS, reader=False).records())
+    assert len(records) == 4
     other = rag.evaluate(index=index, questions=QUESTIONS, reader=False, ks=(1, 2), seed=1)
     [*rows] = rag.compare([result, other], report=tmp_path / "page.html")
     assert {row.figure for row in rows} == {"top1", "mrr", "nDCG@10", "RR", "R@5", "R@20"}
@@ -87,6 +90,12 @@ def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_pa
     assert alone.figures["RR"].value == ours.figures["RR"].value
     assert "Reciprocal rank of the gold" in str(alone)
     assert {row.figure for row in rag.compare([ours, alone])} >= {"RR"}
+    with pytest.raises(MismatchedArtifactError, match="index_version"):
+        rag.evaluate(None, judged, tmp_path / "run", run=ours.folder / "run.trec", ks=(1, 2))
+    # Other values to group by, with the same questions and answers.
+    grouped = [replace(question, meta={"kind": "a"}) for question in judged]
+    with pytest.raises(MismatchedArtifactError, match="sha256"):
+        rag.evaluate(index, grouped, tmp_path / "ours", reader=False, ks=(1, 2), read=2)
     results = [
         {"question": q.text, "answers": list(q.answers), "ctxs": [p.to_json()]}
         for q, p in zip(judged, PASSAGES, strict=True)

@@ -92,9 +92,26 @@ def test_given_evidence_is_judged_within_the_labels_of_each_set(tmp_path: Path) 
     assert result.figures["label_accuracy"].value == pytest.approx(0.8)
     assert result.figures["label_accuracy"].n == 5
     assert set(result.figures) == {"label_accuracy", "macro_f1"}
+    # Labels of the claims that are not drawn are possible, too.
+    rows[:3] = [{**row, "set": "three"} for row in rows[:3]]
+    rows.append({**rows[0], "label": "not_enough"})
+    claims = written(tmp_path / "three.jsonl", rows)
+    two = rag.evaluate(claims=claims, gold=True, verifier=WordVerifier(), limit=3).records()
+    assert [record.prediction for record in two][2] == "not_enough"
     groups = {group["value"]: group["figures"] for group in result.metrics["groups"]["set"]}
     assert groups["joined"]["macro_f1"]["value"] == 1.0
     assert groups["two"]["macro_f1"]["value"] == pytest.approx(2 / 3)
+
+
+def test_a_group_without_labels_has_no_figures(tmp_path: Path) -> None:
+    row = {"claim": "Ulm is old.", "evidence": ["Ulm is old."]}
+    rows = [{**row, "kind": "a", "label": "supported"}, {**row, "kind": "b", "label": None}]
+    claims = written(tmp_path / "claims.jsonl", rows)
+    result = rag.evaluate(claims=claims, gold=True, verifier=WordVerifier(), by=("kind",))
+    # Both figures of the group are undefined.
+    assert str(result).count("–") >= 2
+    for group in result.metrics["groups"]["kind"]:
+        assert (group["figures"]["macro_f1"]["value"] is None) == (group["value"] == "b")
 
 
 class Stopping(WordVerifier):
@@ -131,6 +148,7 @@ REFUSED = {
         {"gold": True},
         DataError,
     ),
+    "a run": ([{"claim": "A.", "label": "refuted"}], {"run": "a.run"}, ConfigError),
     "search alone": ([{"claim": "A.", "label": "refuted"}], {"reads": False}, ConfigError),
     "unknown field": ([{"claim": "A.", "label": "refuted"}], {"by": ("set",)}, DataError),
     "long claim": ([{"claim": "so " * 201, "label": "refuted"}], {}, DataError),
