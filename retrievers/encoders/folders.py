@@ -117,19 +117,17 @@ def _read_checkpoint(folder: Path, config: dict[str, Any]) -> EncoderSettings:
     pooling = "mean"
     guess = (
         "vectors are the mean of their tokens', not normalised; if it was trained otherwise: "
-        "pooling cls or lasttoken, normalize"
+        "--pooling cls or lasttoken, --normalize"
     )
     if is_named(folder, "tct-colbert"):
         pooling = TCT_COLBERT
         guess = (
             "texts are read as TCT-ColBERT reads them, by its name; if it is another model: "
-            "pooling mean, cls or lasttoken"
+            "--pooling mean, cls or lasttoken"
         )
     guesses = {"pooling": guess, **guess_prefixes(folder, ())}
     if limit < longest:
-        guesses["max_length"] = (
-            f"texts are cut at {limit} of {longest} tokens; max_length changes it"
-        )
+        guesses["max_length"] = f"texts are cut at {limit} of {longest} tokens: --max-length N"
     return EncoderSettings(
         kind="transformers",
         weights_dir=folder,
@@ -172,7 +170,7 @@ def _read_sentence_transformers(folder: Path, library: Mapping[str, Any]) -> Enc
         guesses["normalize"] = _guessed_similarity(is_normalized)
     layout = str(library.get("passage_layout") or "")
     if not layout and is_named(folder, "dpr"):
-        guesses["layout"] = f"DPR reads a passage as title [SEP] text: layout {PAIR}"
+        guesses["layout"] = f"DPR reads a passage as title [SEP] text: --layout {PAIR}"
     limit = position_limit(read_config(weights_dir))
     longest = min(tokenizer_limit(weights_dir), limit)
     stated_length = transformer.get("document_length") or transformer.get("max_seq_length")
@@ -274,8 +272,8 @@ def _hint_for_modules(kinds: Sequence[str]) -> str:
 def _guessed_similarity(is_cosine: bool) -> str:
     """What was guessed of a similarity that a folder does not state, and the option that sets it."""
     if is_cosine:
-        return "vectors are compared by cosine; if it was trained by inner products, switch normalize off"
-    return "vectors are compared by inner product, by its name; if it is for cosine, switch normalize on"
+        return "vectors are compared by cosine; if it was trained by inner products: --no-normalize"
+    return "vectors are compared by inner product, by its name; if it is for cosine: --normalize"
 
 
 def _refuse_other_models(folder: Path, config: dict[str, Any]) -> None:

@@ -44,17 +44,17 @@ def guess_prefixes(folder: Path, prompts: Iterable[str]) -> dict[str, str]:
         >>> guess_prefixes(Path("bge-m3"), [])
         {}
         >>> guess_prefixes(Path("e5-mistral-7b-instruct"), ["web_search_query"])
-        {'query_prefix': 'no prefix is set; its prompts are web_search_query: query_prefix NAME'}
+        {'query_prefix': 'no prefix is set; its prompts are web_search_query: --query-prefix NAME'}
     """
     names = ", ".join(prompts)
     if names:
-        guess = f"no prefix is set; its prompts are {names}: query_prefix NAME"
+        guess = f"no prefix is set; its prompts are {names}: --query-prefix NAME"
         return {"query_prefix": guess}
     for pattern, query, passage in _PREFIXES:
         if re.search(pattern, _short_name(folder)):
-            options = f"query_prefix {_quoted(query)}"
+            options = f"--query-prefix {_quoted(query)}"
             if passage:
-                options += f", passage_prefix {_quoted(passage)}"
+                options += f" --passage-prefix {_quoted(passage)}"
             return {"query_prefix": f"no prefix is set; models of its family need {options}"}
     return {}
 

@@ -242,7 +242,7 @@ def test_training_says_what_it_guesses(
     folder = tiny.sentence_transformer(tmp_path).rename(tmp_path / "e5-tiny")
     lengths = {"question_tokens": 16, "passage_tokens": 24}
     bi_encoder(folder, **lengths)
-    assert caplog.text.count("query_prefix 'query: ', passage_prefix 'passage: '") == 1
+    assert caplog.text.count("--query-prefix 'query: ' --passage-prefix 'passage: '") == 1
     caplog.clear()
     bi_encoder(folder, **lengths, **E5)
     assert "does not state" not in caplog.text
