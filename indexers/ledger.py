@@ -32,6 +32,7 @@ from rag.core.files import (
     link_or_copy,
     read_json,
     sha256_file,
+    unreadable,
 )
 from rag.core.manifest import (
     BUILDING_DIR,
@@ -285,12 +286,13 @@ def hold_folder(folder: Path, owner: object) -> Callable[[], object]:
 
     Raises:
         ArtifactError: there is no such folder, or it was removed meanwhile.
+        ResourceError: the system lacks open files.
     """
     missing = ArtifactError(f"{folder} is missing", hint="restore it or rebuild the index")
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise missing from error
+        raise unreadable(folder, error) from error
     with suppress(OSError):  # a file system without locks
         fcntl.flock(descriptor, fcntl.LOCK_SH)
     # Whoever had the lock may have removed the folder.

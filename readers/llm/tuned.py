@@ -14,6 +14,7 @@ from rag.core.errors import ArtifactError
 from rag.core.files import atomic_path, check_target
 from readers.extractive.reader import ExtractiveReader
 from readers.llm.reader import LanguageModelReader
+from readers.llm.specs import parse_reader
 from readers.manifest import Calibration, Manifest, load_manifest
 from readers.open import open_reader, reader_kind
 
@@ -60,12 +61,12 @@ def save_tuned(source: str, out: Path, fitted: Sequence[float], questions: int) 
         ConfigError: `out` holds something.
     """
     check_target(out, folder=True, is_new=True)
-    if reader_kind(source) == "tuned":
+    named = parse_reader(source)
+    kind = reader_kind(named)
+    if kind == "tuned":
         source = load_manifest(TunedManifest, Path(source)).source
-    elif not source.startswith("openai:"):
-        folder, mark, options = source.partition("#")
-        if Path(folder).is_dir():
-            source = f"{Path(folder).resolve()}{mark}{options}"
+    elif kind != "endpoint" and Path(named.model).is_dir():
+        source = str(named.replaced(model=str(Path(named.model).resolve())))
     manifest = TunedManifest(
         name=source,
         source=source,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from indexers import id_table
 from indexers import passages as module
+from indexers.ledger import hold_folder
 from indexers.passage_writer import passages_digest, writing_passages
 from indexers.passages import PassageStore
 from rag.core.arrays import load_npy
@@ -115,6 +116,8 @@ def test_where_open_files_are_lacking_nothing_is_called_damaged(tmp_path: Path) 
             load_npy(tmp_path / "id_rows.npy", dtype=np.int64)
         with pytest.raises(ResourceError):
             id_table.open_arrow(tmp_path / "ids.arrow", module.ID_SCHEMA)
+        with pytest.raises(ResourceError):
+            hold_folder(tmp_path, object())
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(PassageStore(tmp_path)) == 3

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rag.core.errors import DataError, EndpointError
-from rag.core.files import read_json
+from rag.core.files import atomic_write_json, read_json
 from rag.core.types import Hit, Passage, Question, SearchResult
 from rag.eval.confidence_tuning import tune_language_model
 from rag.eval.settings import EvaluationSettings
@@ -125,6 +125,21 @@ def test_a_fitted_confidence_is_kept_with_the_name_of_the_model(
     with refusal(EndpointError):
         questions = [Question("1", "Which?", ("blue",))]
         tune_language_model(Colours(), reader, questions, EvaluationSettings())
+
+
+def test_a_folder_is_named_so_that_it_is_found_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a#b", "c"):
+        (tmp_path / folder).mkdir()
+        atomic_write_json(
+            f"{folder}/config.json", {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+        )
+    for number, source in enumerate(("a#b", "c", "c#passages=5,style=cited")):
+        save_tuned(source, tmp_path / f"{number}", FITTED, 40)
+        stored = read_json(tmp_path / f"{number}" / "reader.json")
+        assert stored["source"] == f"{tmp_path}/{source}"
 
 
 def test_an_answer_that_is_not_supported_is_doubted() -> None:
