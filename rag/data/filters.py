@@ -51,7 +51,8 @@ class Condition:
         >>> Condition("path", ("guide/",)).match_paths(["guide/setup/linux.md", "notes.md"])
         ['guide/setup/linux.md']
         """
-        patterns = [str(value) for value in self.values]
+        # Brackets are part of a name.
+        patterns = [str(value).replace("[", "[[]") for value in self.values]
         patterns = [f"{text}*" if text.endswith("/") else text for text in patterns]
         expression = re.compile("|".join(map(translate, patterns)))
         return [path for path in paths if expression.match(path)]

@@ -28,7 +28,7 @@ TOKENS = {
     "rag/cli": (10_900, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
     "rag/core": (5_410, 4_200),
-    "rag/data": (53_990, 41_000),
+    "rag/data": (54_060, 41_000),
     "rag/docs": (180, 200),
     # One table of figures, and the refusal of runs whose pages nothing names.
     "rag/eval": (19_850, 12_200),
@@ -47,7 +47,7 @@ TOKENS = {
     "retrievers": (48_450, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_330, 16_000),
-    "tests": (304_000, 200_000),
+    "tests": (305_000, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

@@ -156,7 +156,8 @@ class _OpenDocument:
         if tag == _LIST:
             list_style = element.get(f"{_TEXT}style-name", list_style)
             level += 1
-            if element.get(f"{_TEXT}continue-numbering") != "true":
+            goes_on = element.get(f"{_TEXT}continue-numbering", "false")
+            if element.get(f"{_TEXT}continue-list", goes_on) == "false":
                 self._counts.pop((list_style, level), None)
         elif tag == _LIST_ITEM:
             attributes = self._mark(element, list_style, level)

@@ -15,6 +15,7 @@ from rag.data.documents.blocks import (
     first_heading,
     stated_title,
 )
+from rag.data.documents.numerals import numeral
 
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _SKIPPED = {
@@ -84,6 +85,8 @@ _BLOCKS = {
     "ul",
     "ol",
     "dl",
+    "dd",
+    "li",
     *_HEADINGS,
 }
 _INVISIBLE = re.compile(r"(^|;)\s*(display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
@@ -226,6 +229,8 @@ class _Walk:
             self._inline.append(_inline_text(node) or node.text(deep=True))
             self.flush("heading", int(tag[1]))
         elif tag == "pre":
+            for line_end in node.css("br"):
+                line_end.replace_with("\n")
             code = node.text(deep=True)
             if code.strip():
                 self.pieces.append(Piece("code", code))
@@ -245,12 +250,14 @@ class _Walk:
             return
         self._list_depth += 1
         is_ordered = node.tag == "ol"
+        kind = node.attributes.get("type") or ""
         number = _whole_number(node, "start", 1)
         for child in node.iter():
             if child.tag != "li":
                 self.visit(child)
             elif not _is_hidden(child):
-                mark = f"{number}. " if is_ordered else BULLET
+                number = _whole_number(child, "value", number)
+                mark = f"{numeral(number, kind)}. " if is_ordered else BULLET
                 self._mark = child.attributes.get(MARK) or mark
                 number += 1
                 self.visit_children(child)
@@ -271,8 +278,10 @@ class _Walk:
                 self.visit_children(child)
                 self.flush()
                 self._end_term()
-            else:
+            elif child.css_first("dt"):
                 # HTML allows groups.
+                self._definitions(child)
+            else:
                 self.visit(child)
         self._end_term()
         self._list_depth -= 1

@@ -27,12 +27,13 @@ _HYPHENS = "\x02\ufffe"
 # At the end of a page PDFium sees no next line, and may leave the hyphen as it is.
 _HYPHEN_OF_PAGE = re.compile(rf"(?:[{_HYPHENS}]|(?<=[^\W\d_])-)\Z")
 # Dots that lead to the page number in a table of contents.
-_LEADERS = re.compile(r"(?:[.·…_] ?){4,}[\divxlcIVXLC]*\s*\Z")
+_LEADERS = re.compile(r"(?:[.·…_] ?){4,}[\divxlcIVXLC]+\s*\Z|(?:[.·…] ?){8,}\Z")
 _PAGE_NUMBER = re.compile(
     r"[-–—\s]*(?:page\s+)?(?:\d{1,4}|[ivxlc]{1,7})(?:\s*(?:/|of)\s*\d{1,4})?[-–—\s]*\Z",
     re.IGNORECASE,
 )
-_ENDS_IN_NUMBER = re.compile(r"\D\s*\b(?:\d{1,4}|[ivxlc]+)\s*\Z")
+# Not in a year: a list of what happened is no table of contents.
+_ENDS_IN_NUMBER = re.compile(r"\D\s*\b(?:\d{1,3}|1[0-4]\d\d|[ivxlc]+)\s*\Z")
 _LAST_NUMBER = re.compile(r"\d+\s*\Z")
 # Entries that make a page a table of contents.
 _MIN_ENTRIES = 8
@@ -165,24 +166,19 @@ def _without_boilerplate(lines: list[Line], labels: Sequence[str]) -> list[Line]
     pages = {number: list(page) for number, page in itertools.groupby(lines, attrgetter("page"))}
     n_pages_with = Counter[str]()
     for page in pages.values():
-        n_pages_with.update({*map(_edge_mark, page)})
+        n_pages_with.update({_edge_mark(line, labels[line.page]) for line in page})
     min_pages = 3 if len(pages) > 4 else 2
     remaining: list[Line] = []
     for number, page in pages.items():
         if number < 5 + len(labels) // 8 and _is_contents(page):
             continue
         for line in page:
-            mark = _edge_mark(line)
+            mark = _edge_mark(line, labels[number])
             is_repeated = mark != "" and n_pages_with[mark] >= min_pages
-            is_number = mark != "" and _is_page_number(line.text, labels[number])
+            is_number = mark != "" and _PAGE_NUMBER.match(line.text)
             if not (is_repeated or is_number or _LEADERS.search(line.text)):
                 remaining.append(line)
     return remaining or lines
-
-
-def _is_page_number(text: str, label: str) -> bool:
-    words = text.split()
-    return label in (words[0], words[-1]) or _PAGE_NUMBER.match(text) is not None
 
 
 def _is_contents(page: Sequence[Line]) -> bool:
@@ -195,14 +191,17 @@ def _is_contents(page: Sequence[Line]) -> bool:
     return n_falls <= 0.1 * len(numbers)
 
 
-def _edge_mark(line: Line) -> str:
+def _edge_mark(line: Line, label: str) -> str:
     """The part of a line at the edge of a page that recurs on other pages; "" for tables and lines
     elsewhere.
     """
     middle = (line.top + line.bottom) / 2 / line.height
     if line.table or _MARGIN < middle < 1 - _MARGIN:
         return ""
-    return f"{round(line.top / 8)} " + re.sub(r"\d+|\b[ivxlc]+\b", "#", clean(line.text).lower())
+    words = line.text.split()
+    # What stands beside the number of the page may differ in each chapter.
+    text = label if label in (words[0], words[-1]) else clean(line.text).lower()
+    return f"{round(line.top / 8)} " + re.sub(r"\d+|\b[ivxlc]+\b", "#", text)
 
 
 def _title_by_size(lines: Sequence[Line]) -> str:

@@ -62,7 +62,6 @@ _HIDDEN = (
     "raw",
     "image",
     "pending",
-    "topic",
     "header",
     "footer",
     "decoration",
@@ -194,6 +193,9 @@ def _replacement(node: Any) -> list[Any] | None:
     if name in ("footnote", "citation"):
         label, *body = node.children or [nodes.label()]
         return _led(f"[{label.astext()}] ", body)
+    if name in ("topic", "sidebar"):
+        title, *body = node.children
+        return _led(f"{title.astext()}: ", body)
     if name == "system_message":
         # A directive that docutils refuses: what stands below its options.
         refused = "\n".join(part.astext() for part in node.findall(nodes.literal_block))

@@ -4,12 +4,13 @@ Of the hub only data files (Parquet, JSON, CSV, …) are read, the code of a dat
 The package ir_datasets fetches what a name needs and keeps it in its cache, ~/.ir_datasets.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from rag.core.errors import ConfigError, DataError, RagError
 from rag.core.optional import require
+from rag.data.files.fields import first_of
 from rag.data.records import PlacedRecord
 
 HF_PREFIX = "hf:"
@@ -58,21 +59,15 @@ def _numbered(name: str, records: Iterable[Mapping[str, Any]]) -> Iterator[Place
 
 def _document_record(document: Any) -> dict[str, Any]:
     fields = document._asdict()
-    title = _take_text(fields, ("title", "document_title"))
+    name, title = first_of(fields, ("title", "document_title"))
+    fields.pop(name, None)
     return {"id": fields.pop("doc_id"), "title": title, **fields}
 
 
 def _question_record(query: Any) -> dict[str, Any]:
     fields = query._asdict()
-    text = _take_text(fields, ("text", "query", "title"))
+    _, text = first_of(fields, ("text", "query", "title"))
     return {"id": fields["query_id"], "question": text, "answers": fields.get("answers", ())}
-
-
-def _take_text(fields: dict[str, Any], names: Sequence[str]) -> str:
-    for name in names:
-        if isinstance(fields.get(name), str) and fields[name]:
-            return str(fields.pop(name))
-    return ""
 
 
 def corpus_of(name: str) -> str:

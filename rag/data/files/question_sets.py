@@ -147,7 +147,7 @@ def parse_cell(cell: str) -> tuple[str, ...]:
         with warnings.catch_warnings():
             # Regular expressions have escapes that Python does not know.
             warnings.simplefilter("ignore")
-            return answers_of(list(ast.literal_eval(stripped)))
+            return answers_of(ast.literal_eval(stripped))
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
         raise ValueError(f"not a list of answers: {stripped[:60]!r}") from error
 
@@ -222,7 +222,8 @@ def question_of(record: object, fallback_id: str) -> Question:
         provenance=_provenance(rest.pop("output", None)),
     )
     question = _with_evidence(question, rest, record)
-    if rest.pop("is_impossible", None) is True:
+    # The cells of a table are text.
+    if str(rest.pop("is_impossible", None)).lower() == "true":
         question = replace(question, answers=(), is_impossible=True)
     return replace(question, meta=rest)
 
@@ -355,8 +356,7 @@ def _paragraph(title: str, content: str | Sequence[Any]) -> GoldPassage:
 def _of_musique(question: Question, rest: dict[str, Any]) -> Question:
     """With gold paragraphs in the order of the steps, and the others; each is one "sentence"."""
     answers = dict.fromkeys([*question.answers, *(rest.pop("answer_aliases", None) or ())])
-    if rest.pop("answerable", None) is False:
-        answers = {}
+    rest["is_impossible"] = rest.pop("answerable", None) is False
     steps = rows_of_columns(rest.pop("question_decomposition", None))
     order = [step.get("paragraph_support_idx") for step in steps if isinstance(step, Mapping)]
     gold: list[tuple[int, GoldPassage]] = []

@@ -17,7 +17,7 @@ from indexers.settings import BuildSettings
 from rag.core.types import Hit, Location, Passage, Question
 from rag.data.corpus import read_documents
 from rag.data.files.rows import write_json_lines
-from rag.data.filters import FilterError, parse_filter, parse_options
+from rag.data.filters import Condition, FilterError, parse_filter, parse_options
 from rag.data.records import CorpusOptions
 from rag.data.split import split_documents
 from rag.eval.runs import write_results
@@ -267,3 +267,8 @@ def test_numbers_and_texts_are_compared_as_people_mean_them(
 def test_options_of_the_wrong_form_are_refused(options: list[str]) -> None:
     with refusal(FilterError):
         parse_options(options)
+
+
+def test_brackets_in_a_pattern_of_paths_are_those_of_a_name() -> None:
+    paths = ["report[1].pdf", "report1.pdf"]
+    assert Condition("path", ("report[1].*",)).match_paths(paths) == ["report[1].pdf"]

@@ -146,7 +146,16 @@ def test_musique_paragraphs_become_context_and_gold_passages() -> None:
     )  # hop order, not that of the paragraphs
     assert titles(ordered.gold) == ["Town", "County"]
     assert gold_facts(result) == (("County", 0), ("Town", 0))  # whole paragraphs support
-    assert question({**MUSIQUE, "answerable": False}).answers == ()
+    unanswerable = question({**MUSIQUE, "answerable": False})
+    assert (unanswerable.answers, unanswerable.is_impossible) == ((), True)
+    assert not result.is_impossible
+
+
+def test_a_table_says_which_questions_are_impossible(tmp_path: Path) -> None:
+    path = tmp_path / "questions.csv"
+    path.write_text('question,answers,is_impossible\nWho?,"(""Ann"")",False\nWhere?,,True\n')
+    read = [(question.answers, question.is_impossible) for question in read_questions(path)]
+    assert read == [(("Ann",), False), ((), True)]
 
 
 def test_the_files_of_mdr_have_both_paragraphs_and_wrong_ones() -> None:

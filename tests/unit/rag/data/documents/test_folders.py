@@ -106,7 +106,7 @@ def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
     lines = report.faults().splitlines()
     assert lines[0].startswith("4 of 7 documents, 3 bad (42.86 %)")
     assert f"  {tmp_path}/in/locked.pdf: encrypted (save a copy without a password)" in lines
-    remedy = "index it on its own, or give --format jsonl"
+    remedy = "index it on its own, or give the format jsonl"
     assert report.ignored == [
         f"{tmp_path}/in/data.jsonl (jsonl, in a folder of documents: {remedy})",
         f"{tmp_path}/in/photo.jpg (of no known format)",

@@ -103,3 +103,29 @@ def test_a_page_without_characters_is_said_to_be_so() -> None:
     assert convert(data, "a.pdf").notes == (lacking,)
     converted = convert(data.replace(b"/Type/Page/", b"/Type/None/", 1), "a.pdf")
     assert (converted.notes, converted.pages) == ((lacking, damaged), ((0, "2"),))
+
+
+def test_a_list_that_ends_in_years_is_no_table_of_contents() -> None:
+    history = page(*(f"Office {'abcdefghijkl'[n]} opened in {1990 + n}" for n in range(12)))
+    converted = convert(make.pdf([history, page("The text.")]), "a.pdf")
+    assert converted.text.startswith("Office a opened in 1990 Office b opened in 1991")
+
+
+@pytest.mark.parametrize("line", ["We waited and waited....", "Name: ____________"])
+def test_a_line_that_ends_in_dots_or_blanks_without_a_number_is_read(line: str) -> None:
+    assert convert(make.pdf([page(line)]), "a.pdf").text == line
+
+
+def test_a_line_at_the_edge_of_a_page_may_begin_or_end_in_the_number_of_the_page() -> None:
+    heading = (50.0, 800.0, 16.0, "F", "1 Introduction")
+    last = (50.0, 40.0, 10.0, "F", "The number of seats rose to 1")
+    text = convert(make.pdf([[heading, *page("The text."), last]]), "a.pdf").text
+    assert text == "1 Introduction\n\nThe text.\n\nThe number of seats rose to 1"
+
+
+def test_running_heads_beside_the_number_of_the_page_are_no_text() -> None:
+    pages = []
+    for number, chapter in enumerate(("Bread", "Cheese", "Olives"), start=1):
+        head = (50.0, 820.0, 9.0, "F", f"{number} {chapter} and its history")
+        pages.append([head, *page(f"{chapter} is old.")])
+    assert "history" not in convert(make.pdf(pages), "a.pdf").text

@@ -188,7 +188,10 @@ def test_numbered_lists_of_opendocument_stay_numbered(
     assert text.split("\n") == [f"{mark} Step." for mark in marks]
 
 
-def test_a_list_of_opendocument_goes_on_where_it_says_so() -> None:
+@pytest.mark.parametrize(
+    "attribute_of_second", ['text:continue-numbering="true"', 'text:continue-list="list1"']
+)
+def test_a_list_of_opendocument_goes_on_where_it_says_so(attribute_of_second: str) -> None:
     styles = (
         '<text:list-style style:name="L1"><text:list-level-style-number text:level="1"'
         ' style:num-format="1"/></text:list-style>'
@@ -196,7 +199,7 @@ def test_a_list_of_opendocument_goes_on_where_it_says_so() -> None:
     entry = "<text:list-item><text:p>Step.</text:p></text:list-item>"
     lists = [
         f'<text:list text:style-name="L1" {attribute}>{entry}</text:list><text:p>Text.</text:p>'
-        for attribute in ("", 'text:continue-numbering="true"', "")
+        for attribute in ("", attribute_of_second, "")
     ]
     text = convert(make.odf("".join(lists), styles), "a.odt").text
     assert text.replace("\n\nText.", "").split("\n\n") == ["1. Step.", "2. Step.", "1. Step."]
@@ -386,3 +389,26 @@ def test_text_of_a_message_in_two_forms_is_read_whole() -> None:
     message = _part("mixed", MIMEText("Hello."), MIMEText("<p>More.</p>", "html"))
     message["From"] = "ann@example.org"
     assert convert(message.as_bytes(), "a.eml").text.endswith("\n\nMore.")
+
+
+@pytest.mark.parametrize(
+    ("inside", "expected"),
+    [
+        (
+            "<dl><div><dt>Tea</dt><dd>A drink.</dd></div><div><dt>Rye</dt><dd>A grain.</dd></div></dl>",
+            "Tea: A drink.\nRye: A grain.",
+        ),
+        ("<pre>a = 1<br>b = 2</pre>", "a = 1\nb = 2"),
+        ("<div><li>Tea</li><li>Rye</li></div>", "Tea\n\nRye"),
+        ("<ol><li>Tea</li><li value='5'>Rye</li><li>Oat</li></ol>", "1. Tea\n5. Rye\n6. Oat"),
+        ("<ol type='a'><li>Tea</li><li>Rye</li></ol>", "a. Tea\nb. Rye"),
+    ],
+)
+def test_words_and_numbers_of_html_are_as_people_see_them(inside: str, expected: str) -> None:
+    assert convert(f"<html><body>{inside}</body></html>".encode(), "a.html").text == expected
+
+
+@pytest.mark.parametrize("directive", ["topic", "sidebar"])
+def test_topics_and_sidebars_of_restructuredtext_are_text(directive: str) -> None:
+    source = f"Guide\n=====\n\n.. {directive}:: Tea\n\n   A drink.\n"
+    assert convert(source.encode(), "a.rst").text == "Guide\n\nTea: A drink."
