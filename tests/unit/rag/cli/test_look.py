@@ -32,7 +32,7 @@ def test_a_model_is_described_by_its_uses(tiny: Any, tmp_path: Path) -> None:
     assert "no: " in lines["--rerank"]
     assert "makes one vector per text" in lines["--rerank"]
     assert "no: " in lines["--reader"]
-    assert "query_prefix 'query: ', passage_prefix 'passage: '" in err
+    assert "--query-prefix 'query: ' --passage-prefix 'passage: '" in err
     tiny.dpr(tmp_path / "both")
     code, out, err = run_command("doctor", tmp_path / "both/ctx_encoder")
     assert code == 4

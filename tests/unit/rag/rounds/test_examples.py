@@ -159,7 +159,7 @@ def test_the_target_of_a_file_is_the_answer_that_is_judged() -> None:
 
 
 def test_a_reader_that_cannot_give_a_signal_is_refused() -> None:
-    for source in (None, "openai:x#m"):
+    for source in (None, "openai:http://x/v1#m"):
         with refusal(ConfigError):
             open_judge(source, "attention")
 

@@ -33,6 +33,6 @@ def test_a_batch_without_mined_negatives_teaches_nothing() -> None:
     labels = torch.tensor([[POSITIVE, OTHER, IGNORED], [OTHER, POSITIVE, OTHER]])
     loss = pairwise_loss(scores, RetrieverBatch([], [], labels))
     loss.backward()
-    assert float(loss) == 0
+    assert loss.item() == 0
     assert scores.grad is not None
     assert not scores.grad.any()
