@@ -85,6 +85,8 @@ class Shelf:
 
     def __init__(self, settings: ServeSettings, shelves: Shelves, name: str) -> None:
         self.settings = settings
+        # The working directory may change.
+        self._folder = settings.index.absolute()
         self.name = name
         self.fault = ""
         self.version = ""
@@ -194,7 +196,7 @@ class Shelf:
         """
         with self._opening:
             # The same version at another place has other rights.
-            on_disk = (os.path.realpath(self.settings.index), _version_in(self.settings.index))
+            on_disk = (os.path.realpath(self._folder), _version_in(self._folder))
             is_current = not anew and on_disk == (self._place, self.in_use)
             if self.pipeline is None or is_current:
                 return False
@@ -212,7 +214,7 @@ class Shelf:
 
     def _open(self, anew: bool = False) -> Pipeline:
         # Looked at first: a link that is pointed elsewhere meanwhile is then seen.
-        place = os.path.realpath(self.settings.index)
+        place = os.path.realpath(self._folder)
         pipeline = self._shelves.open(self, anew)
         self._place = place
         return pipeline
@@ -267,7 +269,7 @@ class Shelf:
 
     def look(self) -> None:
         """Switch to an update that another process has written, if there is one."""
-        folder = self.settings.index
+        folder = self._folder
         version = _version_in(folder)
         seen = (os.path.realpath(folder), version, _rights_in(folder))
         if seen == self._seen and not self._lacks_files:

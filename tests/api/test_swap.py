@@ -186,6 +186,21 @@ async def test_a_copy_at_another_place_has_the_rights_of_that_place(monkeypatch,
         assert await found(client, "words") == ["b-0"]
 
 
+async def test_another_working_directory_changes_no_index(caplog, monkeypatch, tmp_path):
+    _, place = index_files(tmp_path, {"rivers.md": "The Danube rises."})
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(place.parent)
+    named = settings(index=place.name, retriever="bm25")
+    async with running(app=create_app(named, open_pipeline)) as client:
+        shelves = engine_of(client).shelves
+        await shelves.look()
+        monkeypatch.chdir(elsewhere)
+        await shelves.look()
+        assert (await ask(client)).status_code == 200
+    assert "holds no readable index" not in caplog.text
+
+
 async def test_an_index_is_filtered_while_its_link_leads_to_one_that_cannot_be_opened(
     caplog, monkeypatch, tmp_path
 ):
