@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, ValidationError
 from rag import __version__
 from rag.core.errors import RagError
 from rag.core.optional import require
-from rag.core.types import AnswerSet, Certainty, Passage, Verdict
+from rag.core.types import AnswerSet, Certainty, Evidence, Passage, Verdict
 from rag.core.wording import WITHHELD, WORDINGS
 from rag.integrations import passage_metadata
 from rag.pipeline import Pipeline
@@ -152,19 +152,14 @@ def _add_reading_tools(server: MCPServer, pipeline: Pipeline, annotations: ToolA
     def ask(question: str) -> Answered:
         """Answer a question in a few words from the passages, with evidence and confidence."""
         result = pipeline.ask(question)
-        passage = None
-        if result.answers:
-            passage = pipeline.passage(result.answers[0].evidence.passage_id)
-        return _answered(result, passage)
+        evidence = result.answers[0].evidence if result.answers else None
+        return _answered(result, _document_of(pipeline, evidence))
 
     @server.tool(annotations=annotations)
     def verify(claim: str) -> Judged:
         """Say whether the passages support or refute a statement, with the sentence that decides."""
         [verdict] = pipeline.verify([claim])
-        passage = None
-        if verdict.evidence is not None:
-            passage = pipeline.passage(verdict.evidence.passage_id)
-        return _judged(verdict, passage)
+        return _judged(verdict, _document_of(pipeline, verdict.evidence))
 
 
 def _result(passage: Passage, snippet_chars: int) -> SearchResult:
@@ -225,8 +220,14 @@ def _document(passage: Passage) -> Document:
     )
 
 
-def _judged(verdict: Verdict, passage: Passage | None) -> Judged:
-    """The reply of `verify`; `passage` is the one that decides."""
+def _document_of(pipeline: Pipeline, evidence: Evidence | None) -> Document | None:
+    """The passage of an evidence in full, if it may be read."""
+    passage = None if evidence is None else pipeline.passage(evidence.passage_id)
+    return None if passage is None else _document(passage)
+
+
+def _judged(verdict: Verdict, document: Document | None) -> Judged:
+    """The reply of `verify`; `document` is the passage that decides."""
     evidence = verdict.evidence
     sentences = []
     if evidence is not None:
@@ -237,14 +238,14 @@ def _judged(verdict: Verdict, passage: Passage | None) -> Judged:
         label=verdict.label,
         confidence=verdict.confidence,
         sentence=" … ".join(sentences),
-        evidence=_document(passage) if passage else None,
+        evidence=document,
         note=verdict.notice,
         promised="" if promise is None else promise.in_words("verdicts"),
     )
 
 
-def _answered(result: AnswerSet, passage: Passage | None) -> Answered:
-    """The reply of `ask`; `passage` holds the evidence of the best answer."""
+def _answered(result: AnswerSet, document: Document | None) -> Answered:
+    """The reply of `ask`; `document` holds the evidence of the best answer."""
     best = result.answers[0] if result.answers else None
     reason = WORDINGS[result.kind][result.certainty].reason
     guess = best.text if best and not reason else None
@@ -267,7 +268,7 @@ def _answered(result: AnswerSet, passage: Passage | None) -> Answered:
         confidence=best.confidence if best else None,
         no_answer_confidence=result.no_answer_confidence,
         best_guess=guess,
-        evidence=_document(passage) if passage else None,
+        evidence=document,
         note="; ".join(filter(None, notes)),
         promised=promised,
     )
