@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rag.core.types import Answer, AnswerSet, Evidence
+from rag.data.salient import MONTHS
 from rag.data.sentences import sentence_spans
 from readers.borders import find_span
+from readers.llm.wording import SCALES
 
 Value = tuple[str | float, ...]
 """What is measured ("date", "length", …; "" for a number without a unit), and numbers, the
@@ -87,11 +89,11 @@ _SIZES = _table(
     expensive less cheaper cheapest
     """
 )
-_MONTHS = "january february march april may june july august september october november december"
+_MONTHS = MONTHS.lower()
 _YEAR = re.compile(r"(?<![\d.,])\d{3,4}(?!,?\d|\s*years|.*(?<![a-z])b\.?c)")
 _MONTH = re.compile(
     r"(?:(?P<day>\d\d?)(?:st|nd|rd|th)? (?:of )?)?"
-    rf"\b(?P<month>{_MONTHS.replace(' ', '|')})\b(?: (?P<day_behind>\d\d?)\b)?"
+    rf"\b(?P<month>{_MONTHS})\b(?: (?P<day_behind>\d\d?)\b)?"
 )
 _NUMBER = re.compile(
     r"(?P<minus>(?<!\w)[-−–]\s?)?(?P<currency>[$€£])?\s?(?P<digits>\d[\d,]*(?:\.\d+)?)"
@@ -100,16 +102,7 @@ _NUMBER = re.compile(
     r"[\s-]*(?P<square>sq(?:uare|\.)? )?"
     r"(?P<unit>%|[a-z]*(?:/(?:sq(?:uare|\.)? )?[a-z]+)?)(?P<squared>²|2\b)?"
 )
-_SCALES = {
-    "k": 1e3,
-    "thousand": 1e3,
-    "m": 1e6,
-    "million": 1e6,
-    "b": 1e9,
-    "bn": 1e9,
-    "billion": 1e9,
-    "trillion": 1e12,
-}
+_SCALES = {**SCALES, "k": 10**3, "m": 10**6, "b": 10**9, "bn": 10**9}
 # A dimension, the value of a unit in it, and its names.
 _UNITS = _table(
     """
@@ -280,7 +273,7 @@ def _date(text: str) -> Value | None:
     # A month behind the year is of another date, or the verb "may".
     month = _MONTH.search(text, 0, year.end())
     if month is not None:
-        numbers.append(1.0 + _MONTHS.split().index(month["month"]))
+        numbers.append(1.0 + _MONTHS.split("|").index(month["month"]))
         day = month["day"] or month["day_behind"]
         if day:
             numbers.append(float(day))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from rag.core.types import Passage
-from rag.data.salient import find_dates, find_names
+from rag.data.salient import MONTHS, find_dates, find_names
 from rag.data.sentences import sentence_spans, word_set
 from rag.data.table_text import NO_NAME, table_rows
 
@@ -61,10 +61,7 @@ _CODE_IN_PROSE = re.compile(
 _SHORT = 6
 _LONG = 40
 
-_TIME = re.compile(
-    r"(?:19|20)\d\d|(?:January|February|March|April|May|June|July|August|September|October"
-    r"|November|December|Q[1-4])\b"
-)
+_TIME = re.compile(rf"(?:19|20)\d\d|(?:{MONTHS}|Q[1-4])\b")
 _AT_TIME = (
     "What was the {0} in {1}?",
     "What is the {0} for {1}?",

@@ -23,7 +23,8 @@ TitleHashes = NDArray[np.uint64]
 NO_TITLES: TitleHashes = np.zeros(0, np.uint64)
 
 WORDS = regex.compile(r"[\p{L}\p{M}\p{N}]+(?:['’\-.][\p{L}\p{M}\p{N}]+)*")
-_MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
+MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
+_MONTH = f"(?:{MONTHS})"
 _DAY = r"\d{1,2}(?:st|nd|rd|th)?"
 _YEAR = r"(?:1\d{3}|20\d{2})"
 _DATES = regex.compile(

@@ -4,13 +4,13 @@ ways.
 
 from __future__ import annotations
 
-import calendar
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import NamedTuple
 
 import regex
 
+from rag.data.salient import MONTHS
 from readers.borders import folded
 from readers.words import FUNCTION_WORDS
 
@@ -22,9 +22,7 @@ _PIECE = regex.compile(
     |(?P<percent>%)""",
     regex.VERBOSE,
 )
-_MONTHS = {name[:3].lower(): name.lower() for name in calendar.month_name[1:]} | {
-    "sept": "september"
-}
+_MONTHS = {name[:3].lower(): name.lower() for name in MONTHS.split("|")} | {"sept": "september"}
 _BELOW_TWENTY = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen eighteen nineteen"
@@ -44,7 +42,7 @@ _ORDINALS = {
     "twelfth": 12,
 }
 _CARDINALS = _SMALL | _TENS
-_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _LEAST_SHARE = 0.5
 
 
@@ -135,7 +133,7 @@ def _pieces(text: str) -> Iterator[str]:
     for match in _PIECE.finditer(text.replace("per cent", "percent")):
         if match["date"]:
             year, month, day = map(int, match["date"].split("-"))
-            yield from (str(year), calendar.month_name[month].lower(), str(day))
+            yield from (str(year), MONTHS.split("|")[month - 1].lower(), str(day))
         elif match["digits"]:
             yield _plain(Decimal(regex.sub(r"[^\d.]", "", match["digits"])))
         elif match["initials"]:
@@ -166,8 +164,8 @@ def _number(pieces: Sequence[str], start: int) -> tuple[Decimal, int]:
         elif piece == "hundred":
             group = 100 * max(group, Decimal(1))
             below = 100
-        elif piece in _SCALES:
-            total += _SCALES[piece] * max(group, Decimal(1))
+        elif piece in SCALES:
+            total += SCALES[piece] * max(group, Decimal(1))
             group = Decimal(0)
             below = 1000
         elif piece == "and" and place == end > start and below >= 100:
