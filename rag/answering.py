@@ -17,6 +17,7 @@ from rag.core.errors import ConfigError, ReaderError, RetrievalError
 from rag.core.log import Timer, stage
 from rag.core.types import AnswerSet, EvidencePath, Hit, SearchResult
 from rag.data.records import fault_of_question
+from rag.metrics.calibration import checked_confidences
 from rag.policies import Finish, Policy, Read, Search, State, Step, open_policy
 from readers.paths import with_paths
 from readers.protocols import Reader, ReadRequest, TextSink
@@ -302,5 +303,9 @@ def _read(
             answers[n] = replace(answers[n], failure=error.message)
         return answers
     for n, answer in zip(numbers, read, strict=True):
+        # Refused here, and not after all questions of an evaluation.
+        checked_confidences(
+            [answer.no_answer_confidence, *(each.confidence for each in answer.answers)]
+        )
         answers[n] = with_paths(answer, requests[n].paths)
     return answers

@@ -332,6 +332,18 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
     return fields
 
 
+def run_id(passage_id: str) -> str:
+    """A passage's id as a TREC run holds it: percent-encoded if there is white space in it.
+
+    Example:
+        >>> run_id("100% wool"), run_id("100%")
+        ('100%25%20wool', '100%')
+    """
+    if re.search(r"\s", passage_id):
+        return re.sub(r"[\s%]", lambda match: quote(match[0]), passage_id)
+    return passage_id
+
+
 def write_run(path: Path, examples: Iterable[Example]) -> None:
     """Write a TREC run: ranks from 1 in the order of the candidates, scores that read back exactly.
 
@@ -346,9 +358,7 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
     ):
         for example in examples:
             for rank, candidate in enumerate(example.candidates, start=1):
-                passage_id = candidate.passage.id
-                if re.search(r"\s", passage_id):
-                    passage_id = re.sub(r"[\s%]", lambda match: quote(match[0]), passage_id)
+                passage_id = run_id(candidate.passage.id)
                 if example.id.split() != [example.id] or not passage_id:
                     raise DataError(
                         f"question {example.id!r}, passage {passage_id!r}: an id is empty, or holds "

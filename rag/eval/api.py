@@ -1,7 +1,7 @@
 """Evaluate and compare with one function call each: the Python side of the commands."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -24,8 +24,7 @@ from rag.eval.claims import (
     system_with_search,
 )
 from rag.eval.compare import Comparison, compare_evaluations
-from rag.eval.figures import main_figures
-from rag.eval.gold import GoldResolver
+from rag.eval.gold import GoldResolver, gold_keys
 from rag.eval.report import render_report
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations
 from rag.eval.settings import EvaluationSettings
@@ -42,7 +41,7 @@ Evaluated = str | Path | Index | AnswersQuestions | None
 
 def evaluate(
     index: Evaluated = None,
-    questions: object = (),
+    questions: object = None,
     out: str | Path | None = None,
     *,
     run: str | Path | None = None,
@@ -85,10 +84,10 @@ def evaluate(
     _refuse_objects({**opening, "policy": policy}, out)
     opening_options = cast("OpenOptions", opening)
     if claims is not None:
-        if not reads or run is not None:
+        if not reads or run is not None or questions is not None:
             what = "claims are judged, not only searched for"
-            hint = "read 1 passage or more, and leave {run} out"
-            raise ConfigError(what, hint=hint, arguments=["run"])
+            hint = "read 1 passage or more, and leave {run} and {questions} out"
+            raise ConfigError(what, hint=hint, arguments=["run", "questions"])
         settings = load_config(EvaluationSettings, overrides={"read": READ, **scoring})
         source = QuestionSource.of_file(claims, split=split)
         _check_out(out, settings, source)
@@ -101,6 +100,8 @@ def evaluate(
     source, stream = _read(questions, split)
     if run is None:
         _check_out(out, settings, source)
+    else:
+        _refuse_unused(opening)
     stream = _refuse_unjudged(stream)
     if run is None:
         reads = reads and opening.get("reader") is not False
@@ -109,12 +110,38 @@ def evaluate(
         opened = _index_of(index)
         system, settings = _open_run(Path(run), opened, settings)
         if opened is None and ".json" not in Path(run).suffixes:
-            # Ids alone can be judged.
-            stream = (replace(question, answers=()) for question in stream)
+            stream = _judged_by_id(stream)
     if isinstance(policy, Policy):
         system = _with_policy(system, policy)
     ask = partial(_ask, settings=settings, source=source, command=command)
     return _evaluation(out, partial(ask, system, stream, opened))
+
+
+def _refuse_unused(opening: Mapping[str, object]) -> None:
+    """Refuse what says how to search and read, where search results are scored."""
+    given = [name for name, value in opening.items() if value not in (None, False)]
+    if given:
+        raise ConfigError(
+            f"with {{run}} nothing is searched or read, and {', '.join(given)} would change nothing",
+            hint="leave {run} out, or the others",
+            arguments=["run"],
+        )
+
+
+def _judged_by_id(questions: Iterable[Question]) -> Iterator[Question]:
+    """The questions without their answers, for results of which the ids alone are known.
+
+    Raises:
+        DataError: a question names its gold passages by titles.
+    """
+    for question in questions:
+        if gold_keys(question)[0] == "title":
+            raise DataError(
+                f"question {question.id!r} names its gold passages by their titles, and a run holds "
+                "ids alone",
+                hint="give the index that was searched",
+            )
+        yield replace(question, answers=())
 
 
 def _ask(
@@ -125,32 +152,33 @@ def _ask(
     settings: EvaluationSettings,
     source: QuestionSource,
     command: str,
-) -> list[str]:
-    """Evaluate a system in a folder; returns warnings about the figures."""
-    resolver = None
+) -> None:
+    """Evaluate a system in a folder."""
+    notes: Callable[[], list[str]] = list
     if index is not None:
         resolver = GoldResolver(index.passages, index.documents)
         # Results of another program are scored by what this index holds.
         identity = {**system.identity, "index_version": index.version}
         system = replace(system, identity=identity, document_of=index.document_of)
         questions = map(resolver, questions)
-    runner.run_evaluation(system, questions, folder, settings, source=source, command=command)
-    notes = [] if resolver is None else resolver.notes()
-    return notes + _notes(load_evaluation(folder))
+        notes = resolver.notes
+    runner.run_evaluation(
+        system, questions, folder, settings, source=source, command=command, notes=notes
+    )
 
 
-def _evaluation(out: str | Path | None, score: Callable[[Path], list[str]]) -> Evaluation:
+def _evaluation(out: str | Path | None, score: Callable[[Path], None]) -> Evaluation:
     """The evaluation in a folder, with its report, after `score` has written its records and
-    figures there; it returns warnings.
+    figures there.
     """
     holder = None
     if out is None:
         holder = tempfile.TemporaryDirectory(prefix="rag-evaluation-")
         out = holder.name
-    notes = score(Path(out))
+    score(Path(out))
     evaluation = load_evaluation(out)
     atomic_write_text(evaluation.folder / REPORT_NAME, render_report([evaluation]))
-    return replace(evaluation, notes=tuple(notes), holder=holder)
+    return replace(evaluation, holder=holder)
 
 
 def _check_out(
@@ -276,21 +304,6 @@ def _claim_system(
             hint="give a folder of an index or a Pipeline, or gold=True",
         )
     return system_with_search(index, settings.read)
-
-
-def _notes(evaluation: Evaluation) -> list[str]:
-    """Warnings about the figures."""
-    notes: list[str] = []
-    failures = [record.failure for record in evaluation.records() if record.failure]
-    n_without_hits = sum(not record.hits for record in evaluation.records())
-    if failures:
-        counted = f"{len(failures):,} questions could not be read and count as unanswered"
-        notes.append(f"{counted}: {failures[0]} (the same evaluation asks them again)")
-    if n_without_hits:
-        notes.append(f"{n_without_hits:,} questions have no results at all, and count as not found")
-    if not main_figures(evaluation.figures):
-        notes.append("no figures: no question has gold passages in this index")
-    return notes
 
 
 def compare(

@@ -97,14 +97,11 @@ def evaluate_claims(
     *,
     source: QuestionSource,
     command: str = "",
-) -> list[str]:
+) -> None:
     """Judge every claim, score every verdict, write the results; users call `rag.evaluate`.
 
     In a claim set with fewer than three labels, the prediction is the likeliest of these, whichever
     claims are drawn.
-
-    Returns:
-        Warnings about the figures.
 
     Raises:
         DataError: there is no claim with a label, or a set mixes labels of two kinds.
@@ -123,8 +120,8 @@ def evaluate_claims(
             _judge_all(system, chosen, choices, folder, settings, header)
             _write_predictions(folder)
             figures = _figures(folder / runner.RECORDS_NAME, settings)
+            figures["notes"] += _notes(system, chosen, folder)
             runner.finish(folder, {**header, **figures}, command)
-    return _notes(system, chosen, folder)
 
 
 def label_choices(claims: Iterable[Claim]) -> dict[str, list[ClaimLabel]]:

@@ -86,7 +86,7 @@ def load_evaluation(folder: str | Path, name: str | None = None) -> Evaluation:
         ) from error
     if not isinstance(metrics, dict) or metrics.get("kind") != "evaluation":
         raise DataError(f"{path / METRICS_NAME} was not written by an evaluation")
-    return Evaluation(name or path.resolve().name, path, metrics)
+    return Evaluation(name or path.resolve().name, path, metrics, tuple(metrics.get("notes", ())))
 
 
 def load_evaluations(folders: Sequence[str | Path]) -> list[Evaluation]:

@@ -9,7 +9,7 @@ and those that could not be read.
 
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -41,6 +41,7 @@ from rag.core.types import Passage, Question
 from rag.data.examples import Candidate, Example, write_run
 from rag.data.files.rows import write_json_lines
 from rag.data.text import REGEX_PROFILE
+from rag.eval.figures import main_figures
 from rag.eval.journal import Journal
 from rag.eval.records import QuestionRecord, read_records
 from rag.eval.scoring import AskedQuestion, score_outcomes
@@ -73,12 +74,14 @@ def run_evaluation(
     *,
     source: QuestionSource,
     command: str = "",
+    notes: Callable[[], list[str]] = list,
 ) -> None:
     """Ask every question, score every answer, write the results; users call
     `rag.eval.api.evaluate`.
 
     Args:
         questions: streamed; each run must give the same ones.
+        notes: warnings about the questions, once all have passed.
 
     Raises:
         ReaderError: the server of a language model failed several times in a row; the same call
@@ -105,7 +108,23 @@ def run_evaluation(
         _ask_all(system, settings.draw(questions), folder, settings, header)
         write_predictions(folder / RECORDS_NAME, folder, settings.profile)
         figures = summarise(read_records(folder / RECORDS_NAME), settings)
+        figures["notes"] += notes() + _notes(folder / RECORDS_NAME, figures["figures"])
         finish(folder, {**header, **figures}, command)
+
+
+def _notes(records_path: Path, figures: Iterable[str]) -> list[str]:
+    """Warnings about the figures."""
+    notes: list[str] = []
+    failures = [record.failure for record in read_records(records_path) if record.failure]
+    n_without_hits = sum(not record.hits for record in read_records(records_path))
+    if failures:
+        counted = f"{len(failures):,} questions could not be read and count as unanswered"
+        notes.append(f"{counted}: {failures[0]} (the same evaluation asks them again)")
+    if n_without_hits:
+        notes.append(f"{n_without_hits:,} questions have no results at all, and count as not found")
+    if not main_figures(figures):
+        notes.append("no figures: no question has gold passages in this index")
+    return notes
 
 
 def finish(folder: Path, metrics: Mapping[str, object], command: str) -> None:

@@ -39,7 +39,7 @@ def summarise(records: Iterable[QuestionRecord], settings: EvaluationSettings) -
     Returns:
         "n", "failed" (questions that could not be read), "figures" {name: interval}, "curve"
         (accuracy over k), "calibration", "stages", "groups" (of each field, by size: value, "n",
-        "figures"), "latency_ms", "reading".
+        "figures"), "latency_ms", "reading", "notes" (on groups that are left out).
     """
     scores: list[Mapping[str, float | None]] = []
     confidence: list[float | None] = []
@@ -69,6 +69,14 @@ def summarise(records: Iterable[QuestionRecord], settings: EvaluationSettings) -
     columns = figure_columns(scores)
     right = columns.get("em", np.full(n, np.nan))
     grouped = {name: _group_figures(rows, columns, settings) for name, rows in groups.items()}
+    notes = []
+    for name, rows in groups.items():
+        if len(rows) > _MAX_GROUPS:
+            n_left_out = n - sum(group["n"] for group in grouped[name])
+            notes.append(
+                f"{name} has {len(rows):,} values: the {_MAX_GROUPS} most frequent have figures, the "
+                f"others, of {n_left_out:,} questions, have none"
+            )
     return {
         "n": n,
         "failed": failed,
@@ -79,6 +87,7 @@ def summarise(records: Iterable[QuestionRecord], settings: EvaluationSettings) -
         "groups": grouped,
         "latency_ms": {stage: _percentiles(np.array(times)) for stage, times in latency.items()},
         "reading": {name: round(total / n, 2) for name, total in reading.items()},
+        "notes": notes,
     }
 
 

@@ -3,7 +3,7 @@ another program wrote.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -20,7 +20,7 @@ from rag.core.errors import ConfigError, DataError, ReaderError
 from rag.core.files import sha256_file
 from rag.core.log import Progress, Timer
 from rag.core.types import Hit, Passage, Question, RankedPassages, SearchResult
-from rag.data.examples import read_examples
+from rag.data.examples import read_examples, run_id
 from rag.eval.gold import PassageLookup, gold_passages
 from rag.policies import Policy
 from readers.protocols import Reader, reader_name
@@ -173,7 +173,10 @@ def open_results(path: Path, lookup: PassageLookup | None) -> tuple[System, int]
         raise DataError(f"{path}: there are no results in it")
 
     def find(question: Question, top_k: int) -> RankedPassages:
-        return rankings.get(question.id, rankings.get(question.text, ()))[:top_k]
+        # A run does not say whether an id is encoded; a gold id is known in both forms.
+        names = {run_id(gold): gold for gold in question.gold_passage_ids}
+        found = rankings.get(question.id, rankings.get(question.text, ()))[:top_k]
+        return [(hit, replace(text, id=names.get(text.id, text.id))) for hit, text in found]
 
     identity = {
         "retriever": path.name,

@@ -5,7 +5,11 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from rag.core.arrays import Float64
 from rag.core.errors import DataError
+
+ROUNDING = 1e-6
+"""A confidence may be so far outside of [0, 1]: sums of 32-bit numbers are."""
 
 
 class Reliability(TypedDict):
@@ -21,6 +25,21 @@ class Reliability(TypedDict):
     ece: float
     n: int
     bins: list[dict[str, float]]
+
+
+def checked_confidences(confidences: npt.ArrayLike) -> Float64:
+    """Confidences (n,) within [0, 1], without what rounding adds to them.
+
+    Raises:
+        DataError: one is no probability.
+    """
+    confidence = np.asarray(confidences, np.float64)
+    if not ((confidence >= -ROUNDING) & (confidence <= 1 + ROUNDING)).all():
+        raise DataError(
+            f"confidences must lie between 0 and 1, found {confidence.min():.3g} to {confidence.max():.3g}",
+            hint="pass the calibrated confidence of an answer, not its score",
+        )
+    return confidence.clip(0, 1)
 
 
 def measure_calibration(
@@ -46,16 +65,11 @@ def measure_calibration(
     confidence = np.asarray(confidences, np.float64)
     hit = np.asarray(correct, np.float64)
     is_defined = ~np.isnan(confidence) & ~np.isnan(hit)
-    confidence = confidence[is_defined]
+    confidence = checked_confidences(confidence[is_defined])
     hit = hit[is_defined]
     n = len(confidence)
     if n == 0:
         return None
-    if confidence.min() < 0.0 or confidence.max() > 1.0:
-        raise DataError(
-            f"confidences must lie between 0 and 1, found {confidence.min():.3g} to {confidence.max():.3g}",
-            hint="pass the calibrated confidence of an answer, not its score",
-        )
     edges = np.linspace(0.0, 1.0, bins + 1)
     bin_of = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
     rows = []

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from rag.core.arrays import Float64, Int64
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Given, Promise
+from rag.metrics.calibration import checked_confidences
 
 # The sequence begins with the first threshold whose chance to pass is so near to the best chance.
 _NEARLY = 0.02
@@ -173,13 +174,8 @@ def _sorted(
     confidences: npt.ArrayLike, is_wrong: npt.ArrayLike, has_no_answer: npt.ArrayLike | None
 ) -> Float64:
     """Confidences, wrong ones and questions without an answer (3, n), the surest first."""
-    confidence = np.asarray(confidences, np.float64)
+    confidence = checked_confidences(confidences)
     absent = np.zeros_like(confidence) if has_no_answer is None else has_no_answer
-    if not ((confidence >= 0.0) & (confidence <= 1.0)).all():
-        raise DataError(
-            "a confidence does not lie between 0 and 1",
-            hint="pass the calibrated confidence of an answer, not its score",
-        )
     columns = np.array([confidence, is_wrong, absent], np.float64)
     return columns[:, np.argsort(-confidence, kind="stable")]
 

@@ -22,16 +22,16 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 # those of readers.
 TOKENS = {
     # Comparisons of two things are taken apart.
-    "rag/*.py": (16_250, 10_500),
+    "rag/*.py": (16_280, 10_500),
     "rag/adaptation": (6_510, 5_550),
     "rag/bench": (18_650, 8_000),
     "rag/cli": (10_900, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
     "rag/core": (5_410, 4_200),
-    "rag/data": (54_060, 41_000),
+    "rag/data": (54_080, 41_000),
     "rag/docs": (180, 200),
-    # One table of figures, and the refusal of runs whose pages nothing names.
-    "rag/eval": (19_850, 12_200),
+    # One table of figures; what a run cannot be judged by is refused, what is left out is noted.
+    "rag/eval": (20_110, 12_200),
     # A tool of MCP judges claims.
     "rag/integrations": (1_575, 1_200),
     "rag/joint": (13_850, 13_000),
@@ -47,7 +47,7 @@ TOKENS = {
     "retrievers": (48_450, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_330, 16_000),
-    "tests": (305_000, 200_000),
+    "tests": (305_500, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

@@ -159,7 +159,7 @@ def _take_answers(rest: dict[str, Any]) -> tuple[str, ...]:
             continue
         # KILT's "output" has the evidence, too.
         value = rest[name] if name == "output" else rest.pop(name)
-        answers = () if value in (None, "") else answers_of(value)
+        answers = () if value is None else answers_of(value)
         if answers:
             return answers
     return ()
@@ -188,10 +188,11 @@ def answers_of(value: object) -> tuple[str, ...]:
         if not fields.keys() & {"text", "answer", "provenance"}:
             raise ValueError("answers are an object without 'text'")
         inner = fields.get("text", fields.get("answer"))
-        return () if inner in (None, "") else answers_of(inner)
+        return () if inner is None else answers_of(inner)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"an answer is not text ({value!r:.60})")
-    return (str(value),)
+    # Copies of sets fill a question without an answer with an empty one.
+    return (str(value),) if str(value).strip() else ()
 
 
 def question_of(record: object, fallback_id: str) -> Question:

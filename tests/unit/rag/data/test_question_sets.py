@@ -93,6 +93,12 @@ def test_hotpot_columns_become_the_official_pairs() -> None:
     ]
 
 
+@pytest.mark.parametrize("answers", ["", [""], [" "], {"text": [""], "answer_start": [0]}])
+def test_an_empty_answer_is_none(answers: object) -> None:
+    assert question({"question": "Who?", "answers": answers}).answers == ()
+    assert question({"question": "Who?", "answers": [answers, "Ann"]}).answers == ("Ann",)
+
+
 @pytest.mark.parametrize("indent", [None, 1])
 def test_triviaqa_from_the_hub_and_from_its_official_file(
     tmp_path: Path, indent: int | None

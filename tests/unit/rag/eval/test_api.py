@@ -9,8 +9,9 @@ import pytest
 import rag
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, GoldPassage, Hit, Passage, Question
-from rag.data.examples import read_examples
+from rag.data.examples import Candidate, Example, read_examples, write_run
 from rag.eval.api import REPORT_NAME
+from rag.eval.results import load_evaluation
 from rag.eval.systems import open_results
 from rag.policies import SearchOnce, State, Step
 from readers.protocols import ReadRequest
@@ -113,6 +114,56 @@ def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_pa
     # A run without its index does not say which page a passage is of.
     with refusal(ConfigError):
         rag.evaluate(None, judged, run=tmp_path / "found.json", profile="kilt")
+
+
+def test_ids_with_white_space_are_judged_in_a_run_alone(tmp_path: Path) -> None:
+    found = [Candidate(Passage(name, "", ""), "retrieved") for name in ("100% wool", "a%20b")]
+    write_run(tmp_path / "a.run", [Example("1", "", candidates=tuple(found))])
+    for rank, name in enumerate(("100% wool", "a%20b"), start=1):
+        judged = [Question("1", "which?", gold_passage_ids=(name,))]
+        result = rag.evaluate(None, judged, run=tmp_path / "a.run")
+        assert result.figures["RR"].value == 1 / rank
+        [record] = result.records()
+        assert [hit.id for hit in record.hits] == [
+            "100% wool" if rank == 1 else "100%25%20wool",
+            "a%20b",
+        ]
+    with refusal(DataError):
+        rag.evaluate(
+            None, [Question("1", "which?", gold=QUESTIONS[0].gold * 2)], run=tmp_path / "a.run"
+        )
+    with refusal(ConfigError, "run"):
+        rag.evaluate(None, judged, run=tmp_path / "a.run", retriever="bm25", reader="qwen")
+    assert rag.evaluate(None, judged, run=tmp_path / "a.run", reader=False).figures
+
+
+def test_a_finished_evaluation_keeps_its_notes(index: Path, tmp_path: Path) -> None:
+    elsewhere = replace(QUESTIONS[0], gold=(), gold_passage_ids=("nowhere",))
+    asked = [elsewhere, *QUESTIONS[1:]]
+    for _ in range(2):
+        result = rag.evaluate(index, asked, tmp_path / "r", reader=False)
+        [note] = result.notes
+        assert "of 1 questions are known, but not in this index" in note
+    assert load_evaluation(tmp_path / "r").notes == result.notes
+    assert note in (tmp_path / "r" / REPORT_NAME).read_text()
+
+
+def test_a_confidence_that_is_none_is_refused_at_the_first_question(index: Path) -> None:
+    asked = list[str]()
+
+    def confident(confidence: float) -> MadeReader:
+        def answer(request: ReadRequest) -> AnswerSet:
+            asked.append(request.question)
+            return AnswerSet(request.question, (), confidence)
+
+        return MadeReader(answer)
+
+    result = rag.evaluate(index, QUESTIONS, reader=confident(1.0000001))
+    assert result.metrics["calibration"]["n"] == 4
+    asked.clear()
+    with refusal(DataError):
+        rag.evaluate(index, QUESTIONS, reader=confident(1.1), batch_size=1)
+    assert len(asked) == 1
 
 
 def test_a_score_of_zero_in_results_of_another_program_keeps_its_rank(tmp_path: Path) -> None:

@@ -178,6 +178,18 @@ def test_figures_by_fields_of_the_questions(tmp_path: Path, finds: Any) -> None:
         evaluate(finds, marked, tmp_path / "c", settings(by=("Format",)))
 
 
+def test_groups_without_figures_are_counted(tmp_path: Path, finds: Any) -> None:
+    asked = []
+    for number in range(34):
+        row = {"id": f"n{number}", "meta": {"page": max(number, 2)}}
+        asked.append(replace(QUESTIONS[0], **row))
+    metrics = evaluate(finds, asked, tmp_path / "a", settings(by=("page",)))
+    assert [row["n"] for row in metrics["groups"]["page"]] == [3] + [1] * 29
+    [note] = metrics["notes"]
+    assert "page has 32 values" in note
+    assert "of 2 questions" in note
+
+
 def test_kilt_profile(tmp_path: Path, system: Any) -> None:
     question = Question("k", "Where?", ("Black Forest",), provenance=[[{"wikipedia_id": "p0"}]])
     metrics = evaluate(system, [question], tmp_path, settings(profile="kilt"))
