@@ -119,6 +119,7 @@ _UNITS = _table(
     mass 1 kg kilogram kilograms
     mass 0.001 g gram grams
     mass 0.45359237 lb lbs pound pounds
+    mass 0.0283495 oz ounce ounces
     mass 1000 t ton tons tonne tonnes
     speed 1 m/s metre/second metres/second meter/second meters/second
     speed 0.2777778 km/h kmh kph kilometre/hour kilometres/hour kilometer/hour kilometers/hour
@@ -135,6 +136,10 @@ _UNITS = _table(
     share 1 % percent
     """
 )
+# What stands behind a number with its unit and goes on in a smaller one: "6 ft 2 in", "2 h and 5 min".
+_PART = re.compile(r"\.?(?:,|,? and)?[\s-]*(?P<digits>\d+(?:\.\d+)?)[¼-¾]?[\s-]*(?P<unit>[a-z]+)")
+# Units that say something else where they stand alone.
+_OF_PARTS = {"length in": "inch", "time m": "min"}
 # Of a question; the forms take long for many names.
 _MAX_CHARS = 300
 # How far behind a span its unit may stand, or the year of its day.
@@ -178,7 +183,8 @@ class Comparison:
         if value[0] != other_value[0] or value[:known] == other_value[:known]:
             return None
         winner = int((value > other_value) != self.wants_most)
-        path = (_supported(answer.evidence), _supported(other.evidence))
+        evidences = (answer.evidence, other.evidence)
+        path = tuple(map(_supported, evidences, self.questions))
         name = self.names[winner]
         evidence = path[winner]
         place = find_span(name, evidence.text)
@@ -289,6 +295,8 @@ def _quantity(text: str) -> Value | None:
     Example:
         >>> _quantity("2 km wide"), _quantity("44,000"), _quantity("$3.5 million"), _quantity("tall")
         (('length', 2000.0), ('', 44000.0), ('dollars', 3500000.0), None)
+        >>> _quantity("2 h 30 min")
+        ('time', 9000.0)
     """
     text = text.replace(" per ", "/")
     found = _NUMBER.search(text)
@@ -301,11 +309,23 @@ def _quantity(text: str) -> Value | None:
     is_square = found["square"] or found["squared"]
     if dimension == "length" and is_square:
         return "area", number * float(factor) ** 2
-    return dimension, number * float(factor)
+    number *= float(factor)
+    part = _PART.match(text, found.end())
+    while part is not None:
+        unit = _OF_PARTS.get(f"{dimension} {part['unit']}", part["unit"])
+        of, smaller = _UNITS.get(unit, ("", factor))
+        if of != dimension or float(smaller) >= float(factor):
+            break
+        factor = smaller
+        number += float(part["digits"]) * float(factor)
+        part = _PART.match(text, part.end())
+    return dimension, number
 
 
-def _supported(evidence: Evidence) -> Evidence:
-    """Evidence whose supporting sentence is the one that its span begins in, without the span."""
+def _supported(evidence: Evidence, question: str) -> Evidence:
+    """Evidence for the answer to a question, whose supporting sentence is the one that its span
+    begins in, without the span.
+    """
     start = evidence.start or 0
     sentence = next(span for span in sentence_spans(evidence.text) if start < span[1])
-    return replace(evidence, start=None, end=None, supporting=(sentence,))
+    return replace(evidence, start=None, end=None, supporting=(sentence,), question=question)

@@ -47,7 +47,7 @@ from rag.data.languages import AUTO, ENGLISH, detect_language
 from rag.data.records import CorpusOptions, check_questions
 from rag.opening import OpenSettings, open_models, relevance_of, resolve_verifier
 from rag.options import OpenOptions
-from rag.policies import SearchOnce
+from rag.policies import open_policy
 from rag.promises import PromiseKeeper
 from readers.protocols import Reader, check_lengths, reader_name
 from retrievers.encoders.open import load_encoder
@@ -298,11 +298,12 @@ class Pipeline:
         A promise holds for the conditions that it was fitted under.
         """
         reader = self._require_reader()
+        policy = options.policy or open_policy("once", reader)
         top_k = options.top_k if options.read is None else min(options.read, options.top_k)
         return {
             **self._search_conditions(top_k, filter),
             "reader": [reader_name(reader), reader.version],
-            "policy": type(options.policy or SearchOnce()).__name__,
+            "policy": policy.identity,
             "has_context": bool(options.context),
         }
 
@@ -468,12 +469,11 @@ class Pipeline:
                 index_version=self.index_version,
                 timer=timer,
             )
-        selects_nothing = selected is not None and not len(selected)
         reason = "no passage has a word of it"
         if filter:
             reason = "no passage that meets the filter has a word of it"
-        if filter and selects_nothing:
-            reason = "no passage meets the filter"
+            if selected is not None and not len(selected):
+                reason = "no passage meets the filter"
         explained = [outcome.explained(reason) for outcome in outcomes]
         if self._promise is None:
             return explained

@@ -90,6 +90,11 @@ class Policy(ABC):
     def step(self, state: State) -> Step:
         """The next step; it depends on the state alone."""
 
+    @property
+    def identity(self) -> str:
+        """All of the policy that confidences depend on: what is promised under another is void."""
+        return type(self).__name__
+
 
 def open_policy(name: PolicyName, reader: Reader | None) -> Policy:
     """The policy of a name.
@@ -150,6 +155,11 @@ class SearchOnce(Policy):
             return Read((replace(state.searches[0], query=state.question),))
         return Finish(state.answers[-1])
 
+    @property
+    def identity(self) -> str:
+        """See `Policy`."""
+        return "SearchOnce, compares" if self._compares else "SearchOnce"
+
 
 _TASK = (
     "You search for what a question needs. If the passages do not suffice to answer it, reply with "
@@ -199,6 +209,11 @@ class SearchAgain(Policy):
             if query and query not in [search.query for search in state.searches]:
                 return Search((query,))
         return Read((SearchResult(state.question, everything),))
+
+    @property
+    def identity(self) -> str:
+        """See `Policy`."""
+        return f"SearchAgain, {self.max_searches} searches, {self.shown_passages} shown"
 
     def _next_query(self, state: State, found: RankedPassages) -> str:
         """What the model wants to search for next; "" if the passages suffice."""

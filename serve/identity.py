@@ -182,6 +182,8 @@ class _Tokens:
                 issuer=self._settings.token_issuer,
                 options={"require": list(_CLAIMS)},
             )
+            if not claims["sub"].strip():
+                raise jwt.InvalidTokenError("Subject must not be empty")
             return Person(claims["sub"], groups_of_person(claims.get(self._settings.token_groups)))
         except (jwt.PyJWTError, ConfigError) as error:
             raise _unknown(f"this token is not accepted: {error}") from error

@@ -106,7 +106,8 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
                 step["text"][at:stop] for at, stop in step.get("supporting", ())
             )
             name = step["title"] or step["passage_id"]
-            lines.append(f"     {dim}hop {hop}:{end} {bold}{name}{end}  {supporting}")
+            label = step.get("question") or f"hop {hop}:"
+            lines.append(f"     {dim}{label}{end} {bold}{name}{end}  {supporting}")
     reading = result.get("reading", {})
     read = f" · {reading['passages']} passages read" if reading.get("passages") else ""
     total_ms = result["timings_ms"].get("total", 0)

@@ -301,6 +301,8 @@ class Evidence(Record):
             which the span begins; without a span, the first sentence of `supporting`, or else the
             passage.
         shelf: that of the passage.
+        question: in the path of a comparison, what this passage answers: "How tall is Big Ben?";
+            else "".
     """
 
     passage_id: str
@@ -313,6 +315,7 @@ class Evidence(Record):
     first_stage: FirstStage | None = None
     location: Location | None = None
     shelf: str = ""
+    question: str = ""
 
     def __post_init__(self) -> None:
         if self.location is not None and self.location.pages:
@@ -359,8 +362,8 @@ class Answer(Record):
             has a span.
         score: the reader's score; larger is better.
         confidence: calibrated probability in [0, 1] that the answer is right.
-        path: all passages that support the answer, hop by hop, where there is more than one;
-            `evidence` is one of them.
+        path: all passages that support the answer, hop by hop or one for each value of a comparison,
+            where there is more than one; `evidence` is one of them.
         citations: the passages that a language model cites, where they are not `evidence` alone.
         is_supported: False if the cited passages do not contain the answer.
         note: a sentence about unusual citations, or "".

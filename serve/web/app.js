@@ -302,8 +302,12 @@ function evidence(cards, answered) {
 }
 
 function steps(path) {
-  const list = make("ol", "path");
-  path.forEach((step) => list.append(make("li", "", passageCard(step, true))));
+  const compared = path.some((step) => step.question);
+  const list = make("ol", compared ? "path" : "path hops");
+  for (const step of path) {
+    const asked = step.question ? [make("p", "fine", step.question)] : [];
+    list.append(make("li", "", ...asked, passageCard(step, true)));
+  }
   return make("section", "evidence", make("h2", "eyebrow", words("path")), list);
 }
 

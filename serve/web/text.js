@@ -87,14 +87,14 @@ export function cardsOf(answers) {
   return [...cards.values()];
 }
 
-// A passage of a path: the answer if it stands there, and around it the sentences that support it.
-export function stepOf({ passage_id: id, shelf, title, text, score, location, start, end, supporting = [] }) {
+// A passage of a path: the answer if it stands there, and around it the sentences that support it; the question that it answers in a comparison.
+export function stepOf({ passage_id: id, shelf, title, text, score, location, start, end, supporting = [], question }) {
   const spans = Number.isInteger(start) ? [{ start, end, kind: "best" }] : [];
   for (const [from, to] of supporting) {
     const pieces = spans.length ? [[from, Math.min(to, start)], [Math.max(from, end), to]] : [[from, to]];
     for (const [a, b] of pieces) if (a < b) spans.push({ start: a, end: b, kind: "support" });
   }
-  return { key: keyOf({ passage_id: id, shelf }), id, shelf, title, text, score, location, spans };
+  return { key: keyOf({ passage_id: id, shelf }), id, shelf, title, text, score, location, spans, question };
 }
 
 // The file a passage stands in, and the page where the file has pages.

@@ -86,7 +86,12 @@ PROMISED = ("Who surely met there?", "Who perhaps met there?")
 PROMISED_CLAIM = "The Rhine begins in the Swiss Alps."
 KNOWN[PROMISED[0]] = ([("danube-1", "two small rivers", 0.8)], 0.6)
 KNOWN[PROMISED[1]] = ([("danube-1", "two small rivers", 0.69)], 0.1)
-PATHS = {"Where rises what is longer than the Rhine?": ("rhine-1", "danube-1")}
+COMPARED = "Which is longer, the Rhine or the Danube?"
+KNOWN[COMPARED] = ([("danube-1", "The Danube", 0.8)], 0.1)
+PATHS = {
+    "Where rises what is longer than the Rhine?": ("rhine-1", "danube-1"),
+    COMPARED: ("rhine-1", "danube-1"),
+}
 
 
 def words_of(text: str) -> set[str]:
@@ -222,7 +227,8 @@ class FakePipeline:
             if passage_id == own.passage_id:
                 step = own
             lit = ((0, passage.text.index(". ") + 1),)
-            steps.append(replace(step, supporting=lit))
+            asked = f"How long is the {passage.title}?" if question == COMPARED else ""
+            steps.append(replace(step, supporting=lit, question=asked))
         return tuple(steps)
 
     def close(self) -> None:

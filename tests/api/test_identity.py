@@ -63,6 +63,12 @@ def forged(alg: str, kid: str = "rsa", signature: bytes = b"") -> str:
     return f"{body}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"
 
 
+def with_subject(subject: object) -> str:
+    """A signed token that PyJWT itself would not write."""
+    content = json.dumps({**claims(), "sub": subject}).encode()
+    return jwt.PyJWS().encode(content, RSA, "RS256", {"kid": "rsa"})
+
+
 def person_of(people: People, key: str, header: str = "authorization") -> Person:
     value = f"Bearer {key}" if header == "authorization" else key
     return asyncio.run(people.person(Headers({header: value})))
@@ -117,6 +123,9 @@ REFUSED: dict[str, Callable[[], str]] = {
     "no issuer": lambda: signed(iss=None),
     "no audience": lambda: signed(aud=None),
     "no subject": lambda: signed(sub=None),
+    "an empty subject": lambda: signed(sub=""),
+    "a subject of white space": lambda: signed(sub=" \n"),
+    "a number as the subject": lambda: with_subject(7),
     "a group called *": lambda: signed(groups=["*"]),
     "groups as an object": lambda: signed(groups={"staff": True}),
     "cut off": lambda: signed()[:-9],

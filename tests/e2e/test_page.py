@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.api.fakes import BEARING, EVIL, PROMISED, PROMISED_CLAIM, FakePipeline, serving
+from tests.api.fakes import BEARING, COMPARED, EVIL, PROMISED, PROMISED_CLAIM, FakePipeline, serving
 
 QUESTION = "Where does the Danube rise?"
 
@@ -69,6 +69,16 @@ def test_claims_are_verified_on_a_tab_of_their_own(page):
     page.ask(QUESTION)
     assert page.text(".answer") == "the Black Forest"
     assert page.complaints() == []
+
+
+def test_both_values_of_a_comparison_are_shown_and_are_no_hops(page):
+    page.ask(COMPARED)
+    assert page.texts(".path li > p") == ["How long is the Rhine?", "How long is the Danube?"]
+    label = "return getComputedStyle(arguments[0], '::before').content"
+    assert page.script(label, page.all(".path h3")[0]) == "none"
+    page.ask("Where rises what is longer than the Rhine?")
+    assert page.texts(".path li > p") == []
+    assert "Hop" in page.script(label, page.all(".path h3")[0])
 
 
 def test_a_path_is_shown_hop_by_hop_with_its_sentences_lit(page):

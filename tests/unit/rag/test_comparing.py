@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from rag.answering import AnswerOptions, Outcome, answer_questions
+from rag.cli.show import format_answer_set
 from rag.comparing import Comparison, find_comparison
 from rag.core.types import Answer, AnswerSet, Hit, Passage, SearchResult
 from rag.policies import Policy, SearchOnce, open_policy
@@ -91,6 +92,15 @@ def read_as(question: str, values: Mapping[str, str], confidence: float) -> Answ
         ("How tall is {}?", "300 m", "900 feet", "Ann Lee"),
         ("How tall is {}?", "2,717 ft", "1.2 km", "Bob Ray"),
         ("How tall is {}?", "300 m", "300 kg", None),
+        # Numbers in two units are one length, or time.
+        ("How tall is {}?", "6 ft 9 in", "6 ft 2 in", "Ann Lee"),
+        ("How tall is {}?", "6 feet, 2½ inches", "1 m 87 cm", "Ann Lee"),
+        ("How tall is {}?", "6 ft. 2 in.", "1.9 m", "Bob Ray"),
+        ("How tall is {}?", "6 ft 180 lb", "6 ft (1.83 m)", None),
+        ("How tall is {}?", "2 m 3 m", "2 m 4 km", None),
+        ("How long is {}?", "2 h 30m", "2 hours and 45 minutes", "Bob Ray"),
+        ("How long is {}?", "1 hour 59 minutes 59 seconds", "2 hours", "Bob Ray"),
+        ("How heavy is {}?", "7 lb 3 oz", "7 lb", "Ann Lee"),
         ("How large is {}?", "2 square miles", "3 km²", "Ann Lee"),
         ("How large is {}?", "100 hectares", "2 km2", "Bob Ray"),
         ("How large is {}?", "100 hectares", "2 km", None),
@@ -164,6 +174,11 @@ def test_a_decision_shows_both_values_and_their_confidence() -> None:
     assert decided.reading == {"passages": 4}
     shown = [[step.text[a:b] for a, b in step.supporting] for step in answer.path]
     assert shown == [["It has 1950."], ["It has 1940."]]
+    # They are no hops: nobody goes from the first to the second.
+    told = format_answer_set(decided.to_json(), colour=False)
+    assert "When was Ann Lee born? Ann Lee  It has 1950." in told
+    assert "When was Bob Ray born? Bob Ray  It has 1940." in told
+    assert "hop" not in told
     assert comparison.decide("Who was born first?", [read[0], AnswerSet("", (), 1.0)]) is None
 
 

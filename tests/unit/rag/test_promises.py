@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rag.answering import Outcome
+from rag.answering import AnswerOptions, Outcome
 from rag.core.errors import ArtifactError
 from rag.core.manifest import PROMISE_NAME
 from rag.core.types import Answer, AnswerSet, Evidence, Promise, SearchResult
 from rag.pipeline import Pipeline
-from rag.policies import State
+from rag.policies import SearchAgain, SearchOnce, State
 from rag.promises import PromiseKeeper, StoredPromise
 from readers.protocols import ReadRequest, TextSink
 from tests.pipeline_parts import LastWordsReader
+from tests.support.completing import MadeModel
 from tests.support.messages import refusal
 
 CONDITIONS = {"index_version": "v1", "reader": "r", "encoder": {"name": "e"}, "top_k": 20}
@@ -73,6 +74,24 @@ def test_other_conditions_void_the_promise_by_name(changed: dict[str, Any], name
     shown = PromiseKeeper(STORED).keep(outcome(0.5), {**CONDITIONS, **changed}).shown
     assert shown.promise is None
     assert shown.notice.endswith(f"the promise was fitted with other values of {named}")
+
+
+@pytest.mark.parametrize("compares", [True, False])
+def test_a_promise_is_void_where_comparisons_are_answered_in_another_way(compares: bool) -> None:
+    pipeline = Pipeline.from_texts(["Ulm."], retriever="bm25", reader=LastWordsReader())
+    usual = pipeline.conditions(AnswerOptions())
+    keeper = PromiseKeeper(StoredPromise.of(PROMISE, CONFIDENCES, usual))
+    asked = AnswerOptions(policy=SearchOnce(compares=compares))
+    shown = keeper.keep(outcome(0.9), pipeline.conditions(asked)).shown
+    assert (shown.promise is None) == (not compares)
+    assert shown.notice.endswith("other values of policy") == (not compares)
+
+
+def test_a_promise_is_void_where_a_model_may_search_more_often() -> None:
+    model = MadeModel(str)
+    policies = [SearchAgain(model), SearchAgain(model, max_searches=5), SearchAgain(model)]
+    first, more, same = [policy.identity for policy in policies]
+    assert first == same != more
 
 
 def test_confidences_that_leave_the_fitted_range_are_noticed() -> None:
