@@ -23,7 +23,8 @@ from indexers.mapped_lists import open_lists
 from indexers.protocols import Selection, VectorIndex
 from rag.config import Config
 from rag.core.arrays import Float32, Int64
-from rag.core.errors import ArtifactError, IncompleteArtifactError, MismatchedArtifactError
+from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError
+from rag.core.files import unreadable
 
 FAISS_NAME = "faiss.index"
 RECALL_KS = (1, 10, 100)
@@ -85,6 +86,7 @@ def open_faiss(directory: Path, info: DenseInfo) -> faiss.Index:
 
     Raises:
         ArtifactError: it is damaged, or does not fit.
+        ResourceError: the system lacks open files or memory.
     """
     path = directory / FAISS_NAME
     if not path.is_file():
@@ -95,7 +97,7 @@ def open_faiss(directory: Path, info: DenseInfo) -> faiss.Index:
         else:
             index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except (RuntimeError, MemoryError) as error:
-        raise ArtifactError(f"{path} is damaged", hint="restore it or rebuild the index") from error
+        raise unreadable(path, error) from error
     if (index.ntotal, index.d) != (info.rows, info.dim):
         raise MismatchedArtifactError(
             f"{path} holds {index.ntotal} vectors of size {index.d}, "

@@ -421,8 +421,10 @@ async def file(path: str, request: Request, engine: AppEngine, page: str = "") -
     kind = kind_by_name(path)
     if kind == "pdf" and page:
         number = await asyncio.to_thread(number_of_page, file, page)
-        # relative, for proxies that serve this below another path
-        return RedirectResponse(f"./{quote(PurePath(path).name)}#page={number}", 303)
+        # Relative, for proxies that serve this below another path; a script that fetches the file
+        # sees the number in the query, and no fragment.
+        address = f"./{quote(PurePath(path).name)}?number={number}#page={number}"
+        return RedirectResponse(address, 303)
     headers = dict(_HEADERS)
     if kind != "pdf":  # a sandbox would stop the browser's own viewer
         headers["Content-Security-Policy"] = _NO_SCRIPTS

@@ -69,7 +69,7 @@ class Shelf:
     """An index of the server. What takes longer than a look at an attribute belongs on a thread.
 
     Args:
-        settings: of the server, with this index.
+        settings: of the server, with the absolute path of this index.
         shelves: the server's, this one included.
         name: "" where the server has one index, which no answer names.
 
@@ -85,8 +85,6 @@ class Shelf:
 
     def __init__(self, settings: ServeSettings, shelves: Shelves, name: str) -> None:
         self.settings = settings
-        # The working directory may change.
-        self._folder = settings.index.absolute()
         self.name = name
         self.fault = ""
         self.version = ""
@@ -196,7 +194,7 @@ class Shelf:
         """
         with self._opening:
             # The same version at another place has other rights.
-            on_disk = (os.path.realpath(self._folder), _version_in(self._folder))
+            on_disk = (os.path.realpath(self.settings.index), _version_in(self.settings.index))
             is_current = not anew and on_disk == (self._place, self.in_use)
             if self.pipeline is None or is_current:
                 return False
@@ -214,7 +212,7 @@ class Shelf:
 
     def _open(self, anew: bool = False) -> Pipeline:
         # Looked at first: a link that is pointed elsewhere meanwhile is then seen.
-        place = os.path.realpath(self._folder)
+        place = os.path.realpath(self.settings.index)
         pipeline = self._shelves.open(self, anew)
         self._place = place
         return pipeline
@@ -269,19 +267,23 @@ class Shelf:
 
     def look(self) -> None:
         """Switch to an update that another process has written, if there is one."""
-        folder = self._folder
+        folder = self.settings.index
         version = _version_in(folder)
         seen = (os.path.realpath(folder), version, _rights_in(folder))
         if seen == self._seen and not self._lacks_files:
             return
         self._seen = seen
-        if self.name:
-            self.check()
-        self.count_open()
-        if version:
-            self.replace()
-        elif self.in_use:
-            log.warning("%s holds no readable index; the one in use stays", folder)
+        try:
+            if self.name:
+                self.check()
+            self.count_open()
+            if version:
+                self.replace()
+            elif self.in_use:
+                log.warning("%s holds no readable index; the one in use stays", folder)
+        except BaseException:
+            self._seen = None
+            raise
 
     def check(self) -> None:
         """Look whether the index on disk is complete, without opening it."""
@@ -362,7 +364,9 @@ class Shelves:
         return shelf
 
     def _shelf(self, name: str, folder: Path) -> Shelf:
-        return Shelf(self._settings.model_copy(update={"index": folder}), self, name)
+        # The working directory may change.
+        settings = self._settings.model_copy(update={"index": folder.absolute()})
+        return Shelf(settings, self, name)
 
     def _load_encoder(self, identity: EncoderIdentity) -> PassageEncoder:
         from retrievers.encoders.open import load_like
@@ -471,7 +475,10 @@ class Shelves:
             log.info("a new shelf: %s", name)
         self._shelves = dict(sorted(self._shelves.items()))
         for shelf in self:
-            await self.in_background(shelf.look)
+            try:
+                await self.in_background(shelf.look)
+            except Exception:
+                log.exception("updates of the shelf %s could not be looked for", shelf.name)
 
     async def _remove(self, name: str) -> None:
         shelf = self._shelves.pop(name)

@@ -24,6 +24,7 @@ from rag.core.errors import (
 )
 
 TEMPORARY_MARK = ".partial-"
+_LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def fsync_path(path: Path) -> None:
@@ -99,7 +100,9 @@ def unreadable(path: Path, error: Exception) -> RagError:
     """The error for a file of an index that cannot be read: a ResourceError where files or memory
     are lacking, which may pass, else an ArtifactError.
     """
-    if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+    is_lacking = isinstance(error, MemoryError) or getattr(error, "errno", None) in _LACKING
+    # FAISS gives the reason in words alone; in brackets it may be that of an earlier error.
+    if is_lacking or str(error).endswith(tuple(map(os.strerror, _LACKING))):
         hint = "allow more open files (`ulimit -n`), free memory, or try again later"
         return ResourceError(f"{path} cannot be opened now: {error}", hint=hint)
     problem = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"

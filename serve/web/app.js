@@ -355,13 +355,15 @@ async function fetchFile(link, { path }) {
     const response = await fetched(link.href, { headers: keyHeaders() });
     if (!response.ok) throw new RequestError((await response.json()).error);
     const content = await response.blob(), kind = content.type.split(";")[0];
+    const place = URL.createObjectURL(content);
+    const page = new URL(response.url).searchParams.get("number");  // the fragment of a redirect is not seen here
     const copy = make("a");
-    copy.href = URL.createObjectURL(content);
+    copy.href = page ? `${place}#page=${page}` : place;
     if (kind === "application/pdf" || kind === "text/plain") {
       Object.assign(copy, { target: "_blank", rel: "noopener" });
     } else copy.download = name;
     copy.click();
-    setTimeout(() => URL.revokeObjectURL(copy.href), 60_000);
+    setTimeout(() => URL.revokeObjectURL(place), 60_000);
     announce(copy.download ? words("file.downloaded", { name }) : words("file.opened", { name }));
   } catch (error) {
     link.after(make("span", "", ` – ${error.message}`));

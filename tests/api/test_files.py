@@ -129,9 +129,12 @@ async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path):
     async with served(made) as client:
         assert (await first(client, "second chapter"))["page"] == "2"
         reply = await client.get("/v1/files/a%20b.pdf?page=2")
-        assert (reply.status_code, reply.headers["location"]) == (303, "./a%20b.pdf#page=3")
+        assert (reply.status_code, reply.headers["location"]) == (
+            303,
+            "./a%20b.pdf?number=3#page=3",
+        )
         reply = await client.get("/v1/files/a%20b.pdf?page=ix")
-        assert reply.headers["location"] == "./a%20b.pdf#page=1"
+        assert reply.headers["location"] == "./a%20b.pdf?number=1#page=1"
         whole = await client.get("/v1/files/a%20b.pdf")
         assert whole.headers["content-type"] == "application/pdf"
 

@@ -29,6 +29,7 @@ from rag.promises import StoredPromise
 from retrievers.encoders.endpoint import EncoderUnavailableError
 from serve.app import create_app
 from serve.settings import ServeSettings
+from serve.shelves import Shelf
 from serve.together import fuse_by_rank
 from tests.api import fakes
 from tests.api.fakes import ADMIN, engine_of, opened, posted, refused, running, settings, until
@@ -194,6 +195,23 @@ async def test_a_broken_shelf_is_named_and_the_others_are_served(folder: Path) -
         build(folder, "Elbe")
         await until(lambda: engine_of(client).shelves["Elbe"].fault == "")
         assert await found(client, "river", shelf="Elbe") == [("Elbe", "Elbe-0")]
+
+
+async def test_a_shelf_that_cannot_be_looked_at_keeps_no_other_from_being_followed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    look = Shelf.look
+
+    def flawed(shelf: Shelf) -> None:
+        if shelf.name == "Danube":
+            raise RuntimeError("a bug")
+        look(shelf)
+
+    monkeypatch.setattr(Shelf, "look", flawed)
+    async with running(app=application(folder)) as client:
+        build(folder, "Rhine", "Barges carry coal.")
+        await until(lambda: engine_of(client).shelves["Rhine"].n_passages == 3)
+    assert "updates of the shelf Danube could not be looked for" in caplog.text
 
 
 async def test_a_shelf_that_was_mended_is_opened_after_a_reload(folder: Path) -> None:

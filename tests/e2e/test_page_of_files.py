@@ -9,6 +9,7 @@ import pytest
 from rag.core.types import Location
 from rag.pipeline import Pipeline
 from serve.app import create_app
+from tests import document_makers as make
 from tests.api.fakes import ADMIN, FOLDERS, FakePipeline, listening, serving, settings
 from tests.support.files import index_files
 
@@ -59,6 +60,12 @@ def corpus(tmp_path_factory):
     """A folder of files, and its index."""
     files = {
         "my guide/rivers.md": "# Rivers\n\nThe *Danube* rises in the Black Forest.\n",
+        "my guide/boats.pdf": make.pdf(
+            [
+                [(72, 700, 12, "F", "Boats were hollowed out of trees.")],
+                [(72, 700, 12, "F", "The oldest canoe was found in Pesse.")],
+            ]
+        ),
         "my guide/towns.html": "<title>Towns</title><h1>Towns</h1><p>Ulm lies on it.</p>",
     }
     return index_files(tmp_path_factory.mktemp("corpus"), files)
@@ -70,6 +77,16 @@ def assert_opened(page, text):
     page.until(lambda: len(driver.window_handles) == 2)
     driver.switch_to.window(driver.window_handles[-1])
     page.until(lambda: text in page.text("body"))
+    driver.close()
+    driver.switch_to.window(driver.window_handles[0])
+
+
+def assert_opened_at(page, end):
+    """A window was opened whose address ends so; close it."""
+    driver = page.driver
+    page.until(lambda: len(driver.window_handles) == 2)
+    driver.switch_to.window(driver.window_handles[-1])
+    page.until(lambda: driver.current_url.endswith(end))
     driver.close()
     driver.switch_to.window(driver.window_handles[0])
 
@@ -108,7 +125,7 @@ def test_with_a_key_files_are_added_and_opened(driver, page_at, corpus, tmp_path
         empty.write_text("")
         page.all("#upload-files")[0].send_keys(f"{added}")
         page.until(lambda: page.text("#upload-note") == "Added: zoo.md (1 passage)")
-        page.until(lambda: "3 passages" in page.text("#tagline"))
+        page.until(lambda: "4 passages" in page.text("#tagline"))
         page.ask("How tall is the giraffe?")
         assert page.texts(".card .id")[0] == "zoo.md"
         page.all("#upload-files")[0].send_keys(f"{empty}")
@@ -124,6 +141,9 @@ def test_with_a_key_files_are_added_and_opened(driver, page_at, corpus, tmp_path
         page.ask("Where does Ulm lie?")
         page.all(".card .id a")[0].click()
         page.until(lambda: (tmp_path / "got" / "towns.html").exists())  # no markup is opened
+        page.ask("Where was the oldest canoe found?")
+        page.all(".card .id a")[0].click()
+        assert_opened_at(page, "#page=2")
         page.ask("Where does the Danube rise?")
         page.all(".card .id a")[0].click()
         assert_opened(page, "The *Danube* rises")

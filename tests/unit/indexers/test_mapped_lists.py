@@ -1,5 +1,9 @@
 """Lists of blocked codes that are mapped, against FAISS's own in memory."""
 
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +11,9 @@ import faiss
 import numpy as np
 import pytest
 
+from indexers.faiss_index import DenseInfo, open_faiss
 from indexers.mapped_lists import LISTS_NAME, move_lists, open_lists
-from rag.core.errors import ArtifactError, IncompleteArtifactError
+from rag.core.errors import ArtifactError, IncompleteArtifactError, ResourceError
 from tests.support.messages import refusal
 
 DIM, ROWS, LISTS = 32, 4000, 40
@@ -52,6 +57,57 @@ def test_mapped_lists_give_the_results_of_those_in_memory(
         for part in (0, 1):
             np.testing.assert_array_equal(actual[part], target[part])
     assert capfd.readouterr().out == ""
+
+
+INFO = {
+    "index_type": "ivf",
+    "factory": "",
+    "nlist": LISTS,
+    "training_rows": ROWS,
+    "over_fetch": 4,
+    "rows": ROWS,
+    "dim": DIM,
+    "seed": 0,
+    "exact_reranking": True,
+    "probes": 0,
+    "recall": {},
+    "recall_target": 0.9,
+}
+
+
+@contextmanager
+def limited(limit: int, value: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(limit)
+    resource.setrlimit(limit, (value, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(limit, (soft, hard))
+
+
+@pytest.mark.parametrize("mapped_lists", [True, False])
+def test_where_open_files_or_memory_are_lacking_no_index_is_called_damaged(
+    in_memory: Any, tmp_path: Path, mapped_lists: bool
+) -> None:
+    info = DenseInfo(**INFO, mapped_lists=mapped_lists)
+    path = tmp_path / "faiss.index"
+    if mapped_lists:
+        written(in_memory, tmp_path)
+    else:
+        faiss.write_index(in_memory, str(path))
+    with limited(resource.RLIMIT_NOFILE, 0), pytest.raises(ResourceError):
+        open_faiss(tmp_path, info)
+    assert open_faiss(tmp_path, info).ntotal == ROWS
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    room = (pages << 12) + (64 << 20)
+    size = path.stat().st_size
+    os.truncate(path, 1 << 30)
+    if not mapped_lists:
+        with limited(resource.RLIMIT_AS, room), pytest.raises(ResourceError):
+            open_faiss(tmp_path, info)
+    os.truncate(path, size // 2)
+    with pytest.raises(ArtifactError, match="damaged"):
+        open_faiss(tmp_path, info)
 
 
 def test_lists_that_are_missing_or_cut_are_refused_before_they_are_read(
