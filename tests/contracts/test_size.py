@@ -21,13 +21,13 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 # RAG's parts, two models of one folder, raised those of rag/runtime; its published form and ModernBERT
 # those of readers.
 TOKENS = {
-    # Comparisons of two things are taken apart.
-    "rag/*.py": (16_280, 10_500),
+    # Comparisons of two things are taken apart, and numbers in two units read.
+    "rag/*.py": (16_460, 10_500),
     "rag/adaptation": (6_510, 5_550),
     "rag/bench": (18_650, 8_000),
     "rag/cli": (10_900, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
-    "rag/core": (5_410, 4_200),
+    "rag/core": (5_450, 4_200),
     "rag/data": (54_080, 41_000),
     "rag/docs": (180, 200),
     # One table of figures; what a run cannot be judged by is refused, what is left out is noted.
@@ -46,8 +46,8 @@ TOKENS = {
     "readers": (56_500, 43_600),
     "retrievers": (48_450, 41_000),
     # Every route describes what it answers; shelves.
-    "serve": (30_330, 16_000),
-    "tests": (305_500, 200_000),
+    "serve": (30_400, 16_000),
+    "tests": (306_500, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
