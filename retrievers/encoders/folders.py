@@ -1,7 +1,7 @@
 """Read the settings in an encoder's folder: pooling, layers, prompts, lengths; without torch.
 
 Folders of sentence-transformers (`MultiVectorEncoder` and `StaticEmbedding` too), model2vec, DPR,
-ANCE and plain transformers are read. Pooling and prefixes that do not fit the weights cause no
+ANCE, FiD's retrievers and plain transformers are read. Pooling and prefixes that do not fit the weights cause no
 error, only worse retrieval: what the folder states is taken from it, and a warning names what had
 to be guessed.
 """
@@ -18,6 +18,8 @@ from rag.core.files import atomic_write_json, read_json
 from rag.runtime.model_files import position_limit, read_config, refuse_own_code, weight_shapes
 from retrievers.encoders.guesses import guess_prefixes, is_named
 from retrievers.encoders.settings import (
+    FID_LAYOUT,
+    FID_PREFIX,
     MASKS,
     NO_LIMIT,
     PAIR,
@@ -98,7 +100,9 @@ def _read_dpr(folder: Path, config: Mapping[str, Any]) -> EncoderSettings:
 
 
 def _read_checkpoint(folder: Path, config: dict[str, Any]) -> EncoderSettings:
-    """A folder of transformers alone: ANCE's by its weights, else a network without a head."""
+    """A folder of transformers alone: ANCE's by its weights, FiD's by its settings, else a network
+    without a head.
+    """
     longest = min(tokenizer_limit(folder), position_limit(config))
     limit = min(longest, _PLAIN_LENGTH)
     names = weight_shapes(folder)
@@ -114,6 +118,8 @@ def _read_checkpoint(folder: Path, config: dict[str, Any]) -> EncoderSettings:
                 HeadLayer("norm", folder, "norm.weight"),
             ),
         )
+    if "indexing_dimension" in config:
+        return _read_fid(folder, config, limit)
     pooling = "mean"
     guess = (
         "vectors are the mean of their tokens', not normalised; if it was trained otherwise: "
@@ -135,6 +141,29 @@ def _read_checkpoint(folder: Path, config: dict[str, Any]) -> EncoderSettings:
         normalize=False,
         max_length=limit,
         guesses=guesses,
+    )
+
+
+def _read_fid(folder: Path, config: Mapping[str, Any], limit: int) -> EncoderSettings:
+    """A retriever of Fusion-in-Decoder, perhaps with a linear layer and LayerNorm on every token."""
+    if not (config.get("apply_question_mask") and config.get("apply_passage_mask")):
+        raise _unsupported(folder, "counts padding in the means of its vectors")
+    layers: tuple[HeadLayer, ...] = ()
+    if config.get("projection"):
+        layers = (
+            HeadLayer("linear", folder, "proj.weight"),
+            HeadLayer("norm", folder, "norm.weight"),
+        )
+    return EncoderSettings(
+        kind="fid",
+        weights_dir=folder,
+        pooling="cls" if config.get("extract_cls") else "mean",
+        normalize=False,
+        max_length=min(limit, int(config.get("passage_maxlength") or limit)),
+        layout=FID_LAYOUT,
+        query_prefix=FID_PREFIX,
+        on_tokens=True,
+        layers=layers,
     )
 
 

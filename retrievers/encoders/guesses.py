@@ -8,14 +8,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rag.core.errors import with_hub_names
+from retrievers.encoders.settings import FID_LAYOUT, FID_PREFIX
 
-# What a model's name contains → the prefixes of questions and passages on its card.
+# What a model's name contains → what comes before questions on its card, and what passages need.
 _PREFIXES = (
     (r"\be5\b.*\b(mistral|instruct)\b", "Instruct: TASK\nQuery: ", ""),
-    (r"\be5\b", "query: ", "passage: "),
-    (r"\bnomic-embed-text\b", "search_query: ", "search_document: "),
+    (r"\be5\b", "query: ", " --passage-prefix 'passage: '"),
+    (r"\bnomic-embed-text\b", "search_query: ", " --passage-prefix 'search_document: '"),
     (r"\bbge-\w+-en\b", "Represent this sentence for searching relevant passages: ", ""),
     (r"\bbge-\w+-zh\b", "为这个句子生成表示以用于检索相关文章：", ""),
+    (r"\bdkrr\b", FID_PREFIX, f" --layout '{FID_LAYOUT}'"),
 )
 _NAMES = {
     # Trained by inner products, which sentence-transformers' folders of before 2024 do not state.
@@ -50,11 +52,9 @@ def guess_prefixes(folder: Path, prompts: Iterable[str]) -> dict[str, str]:
     if names:
         guess = f"no prefix is set; its prompts are {names}: --query-prefix NAME"
         return {"query_prefix": guess}
-    for pattern, query, passage in _PREFIXES:
+    for pattern, query, for_passages in _PREFIXES:
         if re.search(pattern, _short_name(folder)):
-            options = f"--query-prefix {_quoted(query)}"
-            if passage:
-                options += f" --passage-prefix {_quoted(passage)}"
+            options = f"--query-prefix {_quoted(query)}{for_passages}"
             return {"query_prefix": f"no prefix is set; models of its family need {options}"}
     return {}
 

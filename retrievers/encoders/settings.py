@@ -31,6 +31,14 @@ PAIR = "pair"
 TITLE_AND_TEXT = "{title} {text}"
 """The usual layout."""
 
+FID_PREFIX = "question: "
+FID_LAYOUT = "title: {title} context: {text}"
+"""How the retriever of Fusion-in-Decoder reads questions and passages.
+
+Source: Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever for Question Answering",
+and its published code.
+"""
+
 TOKENS = "tokens"
 """The pooling of late interaction: a vector per token."""
 
@@ -126,7 +134,7 @@ class EncoderSettings:
     """How texts become vectors, and where the weights are; what an encoder's folder records.
 
     Attributes:
-        kind: "sentence-transformers", "dpr", "ance", "transformers", "static" or "served".
+        kind: "sentence-transformers", "dpr", "ance", "fid", "transformers", "static" or "served".
         weights_dir: folder of config.json and model.safetensors.
         pooling: one of `POOLINGS`, `STATIC` or `SERVED`.
         normalize: whether vectors get unit length.

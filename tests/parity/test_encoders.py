@@ -6,18 +6,20 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModel, AutoTokenizer, DPRContextEncoder, DPRQuestionEncoder
 
-from rag.core.errors import ConfigError
+from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import read_json
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.folders import read_settings
 from retrievers.encoders.open import load_like
 from retrievers.encoders.static import StaticEncoder
 from retrievers.encoders.tower import Tower
+from tests.support.files import change_json
 from tests.support.messages import refusal
 from tests.token_towers import bi_encoder
 
@@ -263,6 +265,43 @@ def test_tct_colbert_by_its_name_and_by_the_option(tiny, tmp_path):
         assert encoder.identity.differences(by_name.identity) == ()
     again = load_like(other.identity, precision="fp32").encode_questions(TEXTS)
     np.testing.assert_allclose(again, questions, atol=1e-5)
+
+
+def fid_retriever(tiny, folder, **config):
+    """A folder as FiD's code writes it: a network called `model`, and a head for every token."""
+    tiny.bert(folder)
+    weights = load_file(folder / "model.safetensors")
+    stored = {f"model.{name}": weight for name, weight in weights.items()}
+    head = {"proj": torch.nn.Linear(32, 8), "norm": torch.nn.LayerNorm(8)}
+    torch.nn.init.normal_(head["norm"].weight)
+    for name, layer in head.items():
+        stored |= {f"{name}.{part}": weight.detach() for part, weight in layer.named_parameters()}
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    stated = {"indexing_dimension": 8, "projection": True, "extract_cls": False}
+    stated |= {"apply_question_mask": True, "apply_passage_mask": True, "passage_maxlength": 24}
+    change_json(folder / "config.json", architectures=["Retriever"], **stated, **config)
+    return head
+
+
+def test_a_retriever_of_fid_has_its_head_and_its_words(tiny, tmp_path):
+    folder = tmp_path / "nq_retriever"
+    head = fid_retriever(tiny, folder)
+    encoder = BiEncoder.load(folder, precision="fp32")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    network = AutoModel.from_pretrained(tiny.bert(tmp_path / "bert")).eval()
+    texts = [f"title: {title} context: {text}" for title, text in zip(TITLES, TEXTS, strict=True)]
+    expected = []
+    for text in [*texts, *(f"question: {text}" for text in TEXTS)]:
+        ids = tokenizer(text, truncation=True, max_length=24, return_tensors="pt").input_ids
+        with torch.no_grad():
+            hidden = network(ids).last_hidden_state[0]
+            expected.append(head["norm"](head["proj"](hidden)).mean(0).numpy())
+    vectors = [*encoder.encode_passages(TITLES, TEXTS), *encoder.encode_questions(TEXTS)]
+    np.testing.assert_allclose(vectors, np.stack(expected), atol=1e-5)
+    assert read_settings(folder).guessed == ""
+    change_json(folder / "config.json", apply_passage_mask=False)
+    with refusal(ArtifactError):
+        read_settings(folder)
 
 
 def test_training_from_tct_colbert_takes_another_form(tiny, tmp_path):

@@ -151,6 +151,8 @@ MAKERS: dict[str, Maker] = {
     "facebook/dragon-plus-context-encoder + facebook/dragon-plus-query-encoder": two_dragons,
     "facebook/contriever-msmarco": lambda folder: str(contriever(folder)),
     "castorini/ance-msmarco-passage": lambda folder: str(ance(folder)),
+    "castorini/dkrr-dpr-nq-retriever": published("bert-base-uncased"),
+    "nq_retriever": plain(indexing_dimension=32, apply_question_mask=True, apply_passage_mask=True),
     "castorini/tct_colbert-v2-hnp-msmarco": lambda folder: str(
         published_encoder(folder, "bert-base-uncased")
     ),

@@ -19,7 +19,7 @@ from rag.core.files import read_json
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.folders import read_settings
 from retrievers.encoders.open import load_encoder, load_like, passage_budget
-from retrievers.encoders.settings import EncoderSettings
+from retrievers.encoders.settings import FID_LAYOUT, FID_PREFIX, EncoderSettings
 from retrievers.encoders.static import StaticEncoder
 from retrievers.training.bi_encoder import adopt_index
 from retrievers.training.config import DprTrainConfig
@@ -146,6 +146,13 @@ def test_what_is_guessed_is_one_line_and_its_options_settle_it(
     changed = settings.override(**stated)
     assert changed.guessed == ""
     assert {name: getattr(changed, name) for name in stated} == stated
+
+
+def test_what_a_plain_folder_needs_is_guessed_by_its_name(tmp_path: Path) -> None:
+    settings = plain(tmp_path / "dkrr-dpr-nq-retriever")
+    assert settings.pooling == "mean"
+    stated = options_in(settings.guessed.rpartition("family need ")[2])
+    assert stated == {"query_prefix": FID_PREFIX, "layout": FID_LAYOUT}
 
 
 def test_a_prefix_can_be_the_name_of_a_prompt(tmp_path: Path) -> None:
