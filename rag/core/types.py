@@ -166,6 +166,7 @@ class Question:
         gold_grades: the grade of each of these ids, where the set states one (trec_eval's qrels).
         gold_are_documents: these ids are of documents, from which passages were cut.
         gold: the gold passages that the set quotes or names, in hop order.
+        gold_are_ordered: the set states this order; else it is that of its file.
         gold_are_alternatives: any gold passage suffices, the first being the annotated one (as in
             DPR's files); if False, several are steps that are all needed.
         context: the other paragraphs that the set shows with the question (distractors).
@@ -192,6 +193,7 @@ class Question:
     meta: Mapping[str, Any] = field(default_factory=dict)
     gold_are_documents: bool = False
     gold_grades: Mapping[str, int] = field(default_factory=dict)
+    gold_are_ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

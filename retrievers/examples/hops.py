@@ -49,8 +49,9 @@ def hop_examples(
 
     Note:
         The paper masks the second passage in the first hop, and keeps the first as a negative of
-        the second, as here. HotpotQA's files lack its order of bridge questions: here it follows
-        from who names whom (`hop_orders`).
+        the second, as here. It takes the order of bridge questions from its files, and either order
+        of what is compared, as here. HotpotQA's files lack the order: it follows from who names
+        whom (`hop_orders`).
     """
     left_out = Counter[str]()
     yielded = False
@@ -68,9 +69,7 @@ def hop_examples(
         if reason:
             left_out[reason] += 1
             continue
-        orders = [tuple(range(len(golds)))]
-        if not question.gold_passage_ids:  # whose order is that of the hops
-            orders = hop_orders(question.text, golds)
+        orders = _orders_of(question, golds)
         yielded = True
         step = -(-len(orders) // _MOST_ORDERS)
         for number, order in enumerate(orders[::step]):
@@ -84,6 +83,16 @@ def hop_examples(
             hint="give gold passages; where a set names them without their text, {index} has the texts",
             arguments=["index"],
         )
+
+
+def _orders_of(question: Question, golds: Sequence[Passage]) -> list[tuple[int, ...]]:
+    """The orders of a question's passages: as its set states them, else as they can follow."""
+    numbers = range(len(golds))
+    if question.gold_passage_ids or question.gold_are_ordered:
+        return [tuple(numbers)]
+    if question.meta.get("type") == "comparison":
+        return list(permutations(numbers))
+    return hop_orders(question.text, golds)
 
 
 def _found(named: Iterable[Passage], find: PassageFinder | None) -> list[Passage]:

@@ -42,8 +42,8 @@ def build(config: MdrTrainConfig, world: World) -> Method:
         Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval".
 
     Note:
-        The paper has two hops, this any number; its order of bridge questions is the data set's,
-        here it follows from the passages (`hop_orders`). Its second stage trains the question
+        The paper has two hops, this any number; where a data set does not state the order of bridge
+        questions, it follows from the passages (`hop_orders`). Its second stage trains the question
         encoder against a memory bank, passage vectors that do not change: that is negatives
         "index", with the whole corpus in the bank.
     """

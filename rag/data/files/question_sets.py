@@ -264,10 +264,13 @@ def _with_evidence(question: Question, rest: dict[str, Any], record: object) -> 
 def _of_mdr(question: Question, rest: dict[str, Any]) -> Question:
     """With the paragraphs of both hops, that of the bridge last, and the wrong ones."""
     bridge = rest.get("bridge")
-    gold = _gold_passages(rest.pop("pos_paras"))
+    gold = sorted(
+        _gold_passages(rest.pop("pos_paras")), key=lambda item: item.passage.title == bridge
+    )
     return replace(
         question,
-        gold=tuple(sorted(gold, key=lambda item: item.passage.title == bridge)),
+        gold=tuple(gold),
+        gold_are_ordered=bool(gold) and gold[-1].passage.title == bridge,
         context=_gold_passages(rest.pop("neg_paras", None) or ()),
     )
 
@@ -377,6 +380,7 @@ def _of_musique(question: Question, rest: dict[str, Any]) -> Question:
         question,
         answers=tuple(answers),
         gold=tuple(paragraph for _, paragraph in gold),
+        gold_are_ordered=all(step < len(order) for step, _ in gold),
         context=tuple(others),
     )
 

@@ -151,6 +151,7 @@ def test_musique_paragraphs_become_context_and_gold_passages() -> None:
         {**MUSIQUE, "question_decomposition": steps}
     )  # hop order, not that of the paragraphs
     assert titles(ordered.gold) == ["Town", "County"]
+    assert (ordered.gold_are_ordered, result.gold_are_ordered) == (True, False)
     assert gold_facts(result) == (("County", 0), ("Town", 0))  # whole paragraphs support
     unanswerable = question({**MUSIQUE, "answerable": False})
     assert (unanswerable.answers, unanswerable.is_impossible) == ((), True)
@@ -183,6 +184,7 @@ def test_the_files_of_mdr_have_both_paragraphs_and_wrong_ones() -> None:
     assert (titles(result.context), needs_all(result)) == (["X", "Y"], True)
     compared = {**record, "type": "comparison", "bridge": None}
     assert titles(question(compared).gold) == ["B", "A"]
+    assert (result.gold_are_ordered, question(compared).gold_are_ordered) == (True, False)
 
 
 def test_gold_passages_stand_in_hop_order_with_their_supporting_sentences() -> None:

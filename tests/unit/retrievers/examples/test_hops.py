@@ -1,5 +1,7 @@
 """Multi-hop questions become one example a hop, in the orders in which they can be answered."""
 
+from dataclasses import replace
+
 from rag.core.errors import DataError
 from rag.core.types import GoldPassage, Passage, Question
 from retrievers.examples.hops import hop_examples
@@ -43,6 +45,16 @@ def test_what_is_compared_comes_in_both_orders():
     examples = list(hop_examples([question("Is the Danube longer than the Rhine?", DANUBE, RHINE)]))
     assert [example.id for example in examples] == ["q#0.0", "q#0.1", "q#1.0", "q#1.1"]
     assert [e.positives[0].title for e in examples] == ["Danube", "Rhine", "Rhine", "Danube"]
+
+
+def test_the_order_and_the_type_that_a_set_states_are_taken():
+    golds = (GERMANY, DANUBE)  # the Danube names Germany, which does not name the Danube
+    asked = question("What is named here?", *golds)
+    assert [e.positives[0].title for e in hop_examples([asked])] == ["Danube", "Germany (state)"]
+    stated = replace(asked, gold_are_ordered=True)
+    assert [e.positives[0].title for e in hop_examples([stated])] == ["Germany (state)", "Danube"]
+    compared = replace(asked, meta={"type": "comparison"})
+    assert [e.id for e in hop_examples([compared])] == ["q#0.0", "q#0.1", "q#1.0", "q#1.1"]
 
 
 def test_given_passage_ids_are_in_hop_order_and_alternatives_are_one_hop_and_not_wrong():
