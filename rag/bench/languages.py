@@ -20,7 +20,7 @@ from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.languages import ANALYZERS, ENGLISH
 from rag.data.questions import read_questions
-from rag.metrics.significance import bootstrap, compare_paired
+from rag.metrics.significance import Interval, bootstrap, bootstrap_of, compare_paired
 from retrievers.encoders.open import load_encoder
 from retrievers.open import open_retriever
 
@@ -28,10 +28,11 @@ _DEPTH = 100
 
 
 class _Asked(NamedTuple):
-    """A question and the context that is searched for."""
+    """A question, the context that is searched for, and the name that translations share."""
 
     text: str
     context: str
+    name: str
 
 
 class _Contexts:
@@ -106,7 +107,7 @@ def run_languages_benchmark(
     for question in read_questions(questions):
         language, _, name = question.id.partition("-")
         if language in ANALYZERS and question.gold:
-            asked[language][name] = _Asked(question.text, question.gold[0].passage.text)
+            asked[language][name] = _Asked(question.text, question.gold[0].passage.text, name)
     if not asked:
         raise DataError(
             f"{questions}: no question in a known language",
@@ -119,6 +120,7 @@ def run_languages_benchmark(
         title = f"MRR in the first {_DEPTH} of {len(contexts)} passages, per cent"
         report = Report(title)
         pooled: dict[str, list[Float64]] = defaultdict(list)
+        names = [name for _, translated in sorted(asked.items()) for name in translated]
         for language, translated in sorted(asked.items()):
             own = [*translated.values()]
             ranks = {
@@ -131,28 +133,42 @@ def run_languages_benchmark(
             for system, values in ranks.items():
                 pooled[system].append(values)
         whole = {system: np.concatenate(ranks) for system, ranks in pooled.items()}
-        report.rows["all"] = _row(whole)
+        report.rows["all"] = _row(whole, names)
         if encoder and english:
             for name, crossed in _crossed(asked, english).items():
                 found: list[Float64] = []
                 for pairs in crossed:
                     others = _Contexts(stack, [pair.context for pair in pairs], loaded)
                     found.append(others.reciprocal_ranks(pairs, ENGLISH, "dense"))
-                report.rows[name] = _row({"dense": np.concatenate(found)})
+                shared = [pair.name for pairs in crossed for pair in pairs]
+                report.rows[name] = _row({"dense": np.concatenate(found)}, shared)
     return report
 
 
-def _row(ranks: Mapping[str, Float64]) -> dict[str, Figure]:
-    """Each system's figure, and its difference from BM25 with the words of the language."""
+def _row(ranks: Mapping[str, Float64], names: Sequence[str] = ()) -> dict[str, Figure]:
+    """Each system's figure, and its difference from BM25 with the words of the language.
+
+    Args:
+        names: of the questions; translations share theirs, and are drawn together for an interval,
+            since a question that is hard in one language is hard in the others. Default: all differ.
+    """
     row: dict[str, Figure] = {}
     own = ranks.get("own words")
     for system, values in ranks.items():
-        figure = bootstrap(values).times(100)
-        row["questions"] = str(figure.n)
-        row[system] = figure
+        row["questions"] = str(len(values))
+        row[system] = _interval(values, names) if names else bootstrap(values).times(100)
         if own is not None and own is not values:
-            row[f"over {system}"] = compare_paired(values, own).difference.times(100)
+            difference = compare_paired(values, own).difference.times(100)
+            row[f"over {system}"] = _interval(own - values, names) if names else difference
     return row
+
+
+def _interval(values: Float64, names: Sequence[str]) -> Interval:
+    numbers = np.unique(names, return_inverse=True)[1]
+    sums = np.bincount(numbers, values)
+    counts = np.bincount(numbers)
+    mean = bootstrap_of(lambda x, n, axis: x.sum(axis) / n.sum(axis), sums, counts)
+    return mean.times(100)
 
 
 def _crossed(
@@ -168,6 +184,6 @@ def _crossed(
         for number, translated in enumerate(asked.values()):
             if question.id in translated:
                 translation = translated[question.id]
-                to_english.append(_Asked(translation.text, context))
-                from_english[number].append(_Asked(question.text, translation.context))
+                to_english.append(_Asked(translation.text, context, question.id))
+                from_english[number].append(_Asked(question.text, translation.context, question.id))
     return {"other over English": [to_english], "English over other": from_english}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import repeat
 from operator import itemgetter
 
@@ -13,9 +14,10 @@ from scipy.special import expit, logit
 from rag.bench.report import Figure, Report
 from rag.core.arrays import Bool, Float64
 from rag.core.errors import ConfigError, DataError
+from rag.data.text import Profile, exact_match
 from rag.eval.promise_fitting import is_wrong_verdict, split_questions
 from rag.eval.records import QuestionRecord
-from rag.eval.results import load_evaluations
+from rag.eval.results import Evaluation, load_evaluations
 from rag.metrics.selective import Limits, fit_threshold
 from rag.metrics.significance import Interval
 from readers.confidence import fit_shift
@@ -67,7 +69,7 @@ def run_promise_benchmark(
             "some results are of claims, others of questions", hint="measure each alone"
         )
     [is_claims] = are_claims
-    sets = {each.name: _read(each.records(), is_claims) for each in evaluations}
+    sets = {each.name: _read(each) for each in evaluations}
     report = Report(f"promised error rates, {splits} random splits of each set")
     first = next(iter(sets))
     for rate in max_error:
@@ -178,23 +180,31 @@ def _outcome(least: float, outcomes: Float64) -> Float64:
     return np.array([n_given, is_wrong[is_given].sum(), n_given / len(logits), false_share])
 
 
-def _read(records: Iterable[QuestionRecord], is_claims: bool) -> Float64:
+def _read(evaluation: Evaluation) -> Float64:
     """Logits of the confidences; 1 where the answer or verdict is wrong; 1 where the question has no
     answer (3, n).
     """
-    row_of = _verdict_row if is_claims else _answer_row
-    rows = list(filter(None, map(row_of, records)))
+    profile = evaluation.metrics["profile"]
+    row_of = _verdict_row if profile == "claims" else partial(_answer_row, profile=profile)
+    rows = list(filter(None, map(row_of, evaluation.records())))
     outcomes = np.array(rows, np.float64).reshape(-1, 3).T
     outcomes[0] = logit(outcomes[0].clip(_LEAST, 1 - _LEAST))
     return outcomes
 
 
-def _answer_row(record: QuestionRecord) -> _Row | None:
-    """The first answer; None for lists, and for sentences in place of yes or no."""
+def _answer_row(record: QuestionRecord, profile: Profile) -> _Row | None:
+    """The first answer, also where a scorer counts silence (SQuAD 2); None for lists, and for
+    sentences in place of yes or no.
+    """
     if record.kind != "answer":
         return None
-    confidence = record.n_best[0].confidence if record.n_best else 0.0
-    return confidence, record.scores["em"] != 1.0, not record.answers
+    text = ""
+    confidence = 0.0
+    if record.n_best:
+        text = record.n_best[0].text
+        confidence = record.n_best[0].confidence
+    is_right = exact_match(text, record.answers, profile)
+    return confidence, not is_right, not record.answers
 
 
 def _verdict_row(record: QuestionRecord) -> _Row | None:

@@ -175,6 +175,8 @@ class Question:
         answer_profile: how texts are compared with these answers: "trec_search" for regular
             expressions.
         is_impossible: the set states that its paragraph does not answer the question (SQuAD 2).
+        is_left_out: a passage with the question's id is not ranked, by BEIR's rule: it would be the
+            question itself (ArguAna, Quora).
         provenance: KILT's evidence sets, each a list of places `{wikipedia_id, title, …}`.
         meta: further fields of the source, by which an evaluation may group its figures.
     """
@@ -194,6 +196,7 @@ class Question:
     gold_are_documents: bool = False
     gold_grades: Mapping[str, int] = field(default_factory=dict)
     gold_are_ordered: bool = False
+    is_left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TypeVar
 from rag.core.errors import DataError
 from rag.core.types import Question
 from rag.data.files.fields import squad_paragraphs
-from rag.data.files.named import Grades, is_named, named_questions
+from rag.data.files.named import IRDS_PREFIX, Grades, is_named, named_questions
 from rag.data.files.question_sets import question_of, table_columns
 from rag.data.files.rows import read_rows, refuse_bad
 from rag.data.formats import find_in_folder
@@ -53,14 +53,15 @@ def read_questions(path: str | Path) -> Iterator[Question]:
     if is_named(name):
         records, grades = named_questions(name)
         questions = _questions(records, name)
-        return _judged(questions, grades, name, name) if grades else questions
+        is_beir = name.startswith(f"{IRDS_PREFIX}beir/")
+        return _judged(questions, grades, name, name, is_beir) if grades else questions
     file, *judgements = question_files(path)
     columns = partial(table_columns, path=str(file))
     questions = _questions(read_rows(str(file), columns, otherwise="text"), str(file))
     if not judgements:
         return questions
     [qrels] = judgements
-    return _judged(questions, _read_qrels(qrels), str(file), str(qrels))
+    return _judged(questions, _read_qrels(qrels), str(file), str(qrels), True)
 
 
 def question_files(path: str | Path) -> list[Path]:
@@ -96,7 +97,7 @@ def question_files(path: str | Path) -> list[Path]:
 
 
 def _judged(
-    questions: Iterable[Question], grades: Grades, queries: str, qrels: str
+    questions: Iterable[Question], grades: Grades, queries: str, qrels: str, is_beir: bool
 ) -> Iterator[Question]:
     """The questions that were judged, with the relevant passages, the highest grades first."""
     is_any_judged = False
@@ -111,6 +112,7 @@ def _judged(
             gold_passage_ids=tuple(relevant),
             gold_grades=relevant,
             gold_are_alternatives=True,
+            is_left_out=is_beir,
         )
     if not is_any_judged:
         raise DataError(

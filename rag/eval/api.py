@@ -154,16 +154,14 @@ def _ask(
     command: str,
 ) -> None:
     """Evaluate a system in a folder."""
-    notes: Callable[[], list[str]] = list
+    resolver = None
     if index is not None:
         resolver = GoldResolver(index.passages, index.documents)
         # Results of another program are scored by what this index holds.
         identity = {**system.identity, "index_version": index.version}
         system = replace(system, identity=identity, document_of=index.document_of)
-        questions = map(resolver, questions)
-        notes = resolver.notes
     runner.run_evaluation(
-        system, questions, folder, settings, source=source, command=command, notes=notes
+        system, questions, folder, settings, source=source, command=command, resolver=resolver
     )
 
 

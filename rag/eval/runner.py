@@ -9,7 +9,7 @@ and those that could not be read.
 
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -42,6 +42,7 @@ from rag.data.examples import Candidate, Example, write_run
 from rag.data.files.rows import write_json_lines
 from rag.data.text import REGEX_PROFILE
 from rag.eval.figures import main_figures
+from rag.eval.gold import GoldResolver
 from rag.eval.journal import Journal
 from rag.eval.records import QuestionRecord, read_records
 from rag.eval.scoring import AskedQuestion, score_outcomes
@@ -74,14 +75,14 @@ def run_evaluation(
     *,
     source: QuestionSource,
     command: str = "",
-    notes: Callable[[], list[str]] = list,
+    resolver: GoldResolver | None = None,
 ) -> None:
     """Ask every question, score every answer, write the results; users call
     `rag.eval.api.evaluate`.
 
     Args:
         questions: streamed; each run must give the same ones.
-        notes: warnings about the questions, once all have passed.
+        resolver: finds the gold passages of the questions that are asked.
 
     Raises:
         ReaderError: the server of a language model failed several times in a row; the same call
@@ -105,10 +106,14 @@ def run_evaluation(
             write_state(folder, header)
             (folder / METRICS_NAME).unlink()
         clean_directory(folder)
-        _ask_all(system, settings.draw(questions), folder, settings, header)
+        drawn = settings.draw(questions)
+        if resolver is not None:
+            drawn = map(resolver, drawn)
+        _ask_all(system, drawn, folder, settings, header)
         write_predictions(folder / RECORDS_NAME, folder, settings.profile)
         figures = summarise(read_records(folder / RECORDS_NAME), settings)
-        figures["notes"] += notes() + _notes(folder / RECORDS_NAME, figures["figures"])
+        figures["notes"] += [] if resolver is None else resolver.notes()
+        figures["notes"] += _notes(folder / RECORDS_NAME, figures["figures"])
         finish(folder, {**header, **figures}, command)
 
 

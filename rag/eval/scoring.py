@@ -226,7 +226,10 @@ def _trec_measures(
         question = asked.question
         keys = gold_keys(question)[1]
         if keys:
-            rankings[question.id] = list(dict.fromkeys(asked.keys_of(asked.retrieved)))
+            ranking = dict.fromkeys(asked.keys_of(asked.retrieved))
+            if question.is_left_out and question.id not in keys:
+                ranking.pop(question.id, None)
+            rankings[question.id] = list(ranking)
             qrels[question.id] = {key: question.gold_grades.get(key, 1) for key in keys}
     return trec_measures(rankings, qrels, settings.measures) if qrels else {}
 

@@ -24,14 +24,14 @@ TOKENS = {
     # Comparisons of two things are taken apart, and numbers in two units read.
     "rag/*.py": (16_460, 10_500),
     "rag/adaptation": (6_510, 5_550),
-    "rag/bench": (18_650, 8_000),
+    "rag/bench": (18_830, 8_000),
     "rag/cli": (10_900, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
     "rag/core": (5_455, 4_200),
-    "rag/data": (54_115, 41_000),
+    "rag/data": (54_140, 41_000),
     "rag/docs": (180, 200),
     # One table of figures; what a run cannot be judged by is refused, what is left out is noted.
-    "rag/eval": (20_110, 12_200),
+    "rag/eval": (20_135, 12_200),
     # A tool of MCP judges claims.
     "rag/integrations": (1_575, 1_200),
     "rag/joint": (13_850, 13_000),
@@ -47,7 +47,7 @@ TOKENS = {
     "retrievers": (48_600, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_400, 16_000),
-    "tests": (307_400, 200_000),
+    "tests": (307_600, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

@@ -29,6 +29,15 @@ def test_questions_are_searched_in_their_language_among_all_passages(tmp_path: P
     assert whole["questions"] == "3"
     assert (whole["English words"].value, whole["own words"].value) == (0.0, 100.0)
     assert whole["over English words"].value == pytest.approx(100)
+    # Translations are no further questions: copies of a language change no interval.
+    alone = [row for row in rows if row[0].startswith("de")]
+    copied = [*alone, *((f"nl-{id[3:]}", question, context) for id, question, context in alone)]
+    widths = []
+    for given in (alone * 1, copied):
+        path.write_text("\n".join(squad(*row) for row in given))
+        interval = run_languages_benchmark(path).rows["all"]["English words"]
+        widths.append((interval.low, interval.high))
+    assert widths[0] == widths[1]
     path.write_text(squad(*rows[-1]))
     with refusal(DataError):
         run_languages_benchmark(path)

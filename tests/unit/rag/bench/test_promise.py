@@ -23,9 +23,9 @@ def write_results(folder: Path, n: int, skill: float) -> str:
     nothing = {**COMMON, "scores": {"em": None}, "answers": []}
     records = [nothing] * 40
     for chance in chances:
-        answer = {"text": "x", "confidence": chance, "score": 0.0, "passage_id": "p"}
-        scores = {"em": float(draw.random() < chance)}
-        records.append({**COMMON, "n_best": [answer], "scores": scores, "answers": ["x"]})
+        text = "x" if draw.random() < chance else "y"
+        answer = {"text": text, "confidence": chance, "score": 0.0, "passage_id": "p"}
+        records.append({**COMMON, "n_best": [answer], "answers": ["x"]})
     records.append({**nothing, "kind": "list"})
     return write_records(folder, records, "nq_open")
 
@@ -63,6 +63,20 @@ def test_rates_are_kept_on_the_rest_and_compared_across_sets(tmp_path: Path) -> 
     assert own["fitted on"] == "500"
     assert isinstance(own["plain: kept"], Interval)
     assert own["plain: kept"].value < own["kept"].value
+
+
+def test_an_answer_that_squad_2_counts_as_silence_is_judged_as_it_would_be_given(
+    tmp_path: Path,
+) -> None:
+    """The scorer's figure is of the silence, the promise is about the answer."""
+    answer = {"text": "x", "confidence": 0.4, "score": 0.0, "passage_id": "p"}
+    common = {**COMMON, "n_best": [answer], "prediction": ""}
+    absent = {**common, "answers": [], "scores": {"em": 1.0}}
+    there = {**common, "answers": ["x"], "scores": {"em": 0.0}}
+    folder = write_records(tmp_path / "squad2", [*[absent] * 400, *[there] * 400], "squad2")
+    report = run_promise_benchmark([folder], ["0.2", "0.6"], splits=4, fitted=300)
+    assert report.rows["squad2, 0.2"]["made"] == 0.0
+    assert report.rows["squad2, 0.6"]["wrong"] == pytest.approx(0.5, abs=0.1)
 
 
 @pytest.mark.parametrize("replacement", [False, True])

@@ -195,6 +195,7 @@ def test_a_beir_folder_says_which_passages_are_relevant(tmp_path: Path) -> None:
         "gold_passage_ids": tuple(grades),
         "gold_grades": grades,
         "gold_are_alternatives": True,
+        "is_left_out": True,
     }
     assert list(read_questions(folder)) == [Question("b2", "R?", **named)]
     assert [file.name for file in question_files(folder)] == ["queries.jsonl", "test.tsv"]

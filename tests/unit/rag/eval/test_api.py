@@ -145,6 +145,10 @@ def test_a_finished_evaluation_keeps_its_notes(index: Path, tmp_path: Path) -> N
         [note] = result.notes
         assert "of 1 questions are known, but not in this index" in note
     assert load_evaluation(tmp_path / "r").notes == result.notes
+    # Only of the questions that were drawn.
+    gone = [replace(elsewhere, id=str(number)) for number in range(5)]
+    drawn = rag.evaluate(index, gone, reader=False, sample=2)
+    assert "of 2 questions are known, but not in this index" in drawn.notes[0]
     assert note in (tmp_path / "r" / REPORT_NAME).read_text()
 
 
@@ -232,6 +236,22 @@ def test_a_beir_folder_that_was_split_is_judged_by_document(beir: Path, tmp_path
     for number, example in enumerate(read_examples(mined)):
         assert [passage.id for passage in example.positives] == [f"d{number}-1"]
         assert not [c for c in example.negatives if c.passage.id.startswith(f"d{number}-")]
+
+
+def test_a_question_that_the_corpus_holds_is_not_ranked_where_beir_judges(tmp_path: Path) -> None:
+    """As in ArguAna, whose questions are arguments of the corpus; trec_eval itself ranks them."""
+    files = {
+        "queries.jsonl": '{"_id": "a", "text": "rivers are long"}',
+        "qrels/test.tsv": "query-id\tcorpus-id\tscore\na\tb\t1",
+        "trec.run": "a Q0 a 1 3.0 x\na Q0 c 2 2.0 x\na Q0 b 3 1.0 x\n",
+    }
+    folder = write_files(tmp_path, files)
+    run = folder / "trec.run"
+    assert rag.evaluate(None, folder, run=run).figures["RR"].value == 1 / 2
+    plain = [Question("a", "rivers are long", gold_passage_ids=("b",))]
+    assert rag.evaluate(None, plain, run=run).figures["RR"].value == 1 / 3
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\na\ta\t1")
+    assert rag.evaluate(None, folder, run=run).figures["RR"].value == 1
 
 
 def test_a_set_that_cannot_be_judged_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
