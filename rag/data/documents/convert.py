@@ -22,7 +22,18 @@ from typing import Any
 
 from rag.core.errors import MissingDependencyError, RagError
 from rag.core.types import Metadata
-from rag.data.documents import archives, html, mail, office, pandoc, pdf, plain, rst, tables
+from rag.data.documents import (
+    archives,
+    front_matter,
+    html,
+    mail,
+    office,
+    pandoc,
+    pdf,
+    plain,
+    rst,
+    tables,
+)
 from rag.data.documents.blocks import MAX_CHARS, Content, Unreadable, assemble
 from rag.data.documents.kinds import kind_of
 from rag.data.formats import kind_by_name, open_binary, strip_compression
@@ -77,7 +88,7 @@ def convert(data: bytes, name: str) -> Document:
             metadata += metadata_of_fields({field: value})
         except ValueError as error:
             if field == GROUPS_FIELD:
-                raise Unreadable(*plain.UNREADABLE_RIGHTS, str(error)) from error
+                raise Unreadable(*front_matter.UNREADABLE_RIGHTS, str(error)) from error
             notes.append(f"front matter: {error}")
     document = assemble(content.title, content.pieces, notes, metadata)
     return replace(document, scanned=tuple(content.scanned))
@@ -105,10 +116,12 @@ def _read_as(kind: str, data: bytes) -> Content:
     if kind in _READ_BYTES_OF:
         return _READ_BYTES_OF[kind](data)
     source, notes = plain.decode(data)
+    metadata, body = front_matter.divide(source, kind)
     if kind in _READ_TEXT_OF:
-        content = _READ_TEXT_OF[kind](source)
+        content = _READ_TEXT_OF[kind](body)
     else:
-        content = pandoc.read(source.encode(), kind)
+        content = pandoc.read(body.encode(), kind)
+    content = front_matter.add_fields(content, metadata)
     return replace(content, notes=[*notes, *content.notes])
 
 

@@ -14,6 +14,7 @@ from rag.core.errors import RagError
 from rag.data.documents import html
 from rag.data.documents.blocks import Content, Piece, Unreadable, clean
 from rag.data.documents.plain import decode, text
+from rag.data.metadata import GROUPS_FIELD
 
 _HEADERS = ("From", "To", "Cc", "Date")
 # The line before each message of a mailbox: sender, time, year.
@@ -98,6 +99,9 @@ class _MailReader:
         name = part.get_filename() or f"attachment{extension}"
         try:
             content = self._read_attachment(_bytes(part), name)
+            if GROUPS_FIELD in content.fields:
+                # Other people may read the message.
+                raise Unreadable("it names groups", "index it as a file beside the message")
         except Unreadable as error:
             content = Content("", [], [f"not read ({error.reason})"])
         self.notes += [f"attachment {name}: {note}" for note in content.notes]

@@ -8,15 +8,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import yaml
-
 from rag.core.optional import require
 from rag.data.documents import html
-from rag.data.documents.blocks import BULLET, Content, Piece, Unreadable, clean, first_heading
-from rag.data.metadata import GROUPS_FIELD
-from rag.data.table_text import quoted
-
-UNREADABLE_RIGHTS = ("unreadable rights", "name who may read it as groups: [staff, board]")
+from rag.data.documents.blocks import BULLET, Content, Piece, Unreadable, first_heading
 
 _BYTE_ORDER_MARKED = ("utf-8-sig", "utf-16", "utf-32")
 _DECLARED = re.compile(rb"""(?:charset|encoding|coding)\s*[=:]\s*["']?\s*([A-Za-z][\w.:-]+)""")
@@ -33,10 +27,6 @@ _MAX_HEADING_CHARS = 100
 _MIN_PROSE_CHARS = 40
 _MIN_FULL_SHARE = 0.6
 
-_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.{0,50000}?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
-_FIELD = re.compile(r"[\w.-]+:(\s|\Z)|\s|[#-]|\Z")
-_TITLE = re.compile(r"""^title:[ \t]+(["']?)([^\s*&|>{[!].*?)\1[ \t]*$""", re.MULTILINE)
-_GROUPS = re.compile(rf"""^["']?{GROUPS_FIELD}["']?\s*:""", re.MULTILINE)
 # GitHub's notes: "> [!WARNING]".
 _ALERT = re.compile(r"\A\[!(\w+)\]\s*")
 # "# Title {#anchor}".
@@ -84,13 +74,9 @@ def _is_western_european(text: str) -> bool:
 
 
 def text(source: str) -> Content:
-    """Plain text; its title is that of its front matter, else a heading on top.
-
-    The other fields of the front matter are read as those of Markdown.
-    """
-    front_matter, body = _front_matter(source)
-    pieces = list(_paragraphs(body))
-    return _with_fields(front_matter, pieces, first_heading(pieces[:1]))
+    """Plain text; its title is a heading on top."""
+    pieces = list(_paragraphs(with_line_feeds(source)))
+    return Content(first_heading(pieces[:1]), pieces)
 
 
 def _paragraphs(body: str) -> Iterator[Piece]:
@@ -148,103 +134,20 @@ def _is_prose(lines: Sequence[str]) -> bool:
 
 def code(source: str) -> Content:
     """Source code: runs of lines up to an empty line and one without indentation."""
-    parts = re.split(r"\n[^\S\n]*\n(?=\S)", _with_line_feeds(source))
+    parts = re.split(r"\n[^\S\n]*\n(?=\S)", with_line_feeds(source))
     return Content("", [Piece("code", part) for part in parts])
 
 
-def _with_line_feeds(text: str) -> str:
-    # A form feed ends a line, too.
+def with_line_feeds(text: str) -> str:
+    """A text whose lines end as those of Unix; a form feed ends a line, too."""
     return re.sub("\r\n?|\f", "\n", text)
 
 
 def markdown(source: str) -> Content:
-    """Markdown; its title is that of the front matter, else the first heading.
-
-    The other fields of the front matter are the first row, which is searched and read as a table's.
-    """
-    front_matter, body = _front_matter(source)
-    pieces = [_tidied(piece) for piece in html.pieces_of(_parser().render(body))]
-    return _with_fields(front_matter, pieces, first_heading(pieces))
-
-
-def _with_fields(front_matter: str, pieces: list[Piece], heading: str) -> Content:
-    title = _title(front_matter) or heading
-    try:
-        fields = stated_fields(front_matter)
-    except yaml.YAMLError as error:
-        if _GROUPS.search(front_matter):
-            raise Unreadable(*UNREADABLE_RIGHTS, "its front matter is no YAML") from error
-        return Content(title, pieces, ["the front matter is no YAML: its fields are not read"])
-    names = [name for name in fields if name != GROUPS_FIELD]
-    if names:
-        row = "; ".join(f"{quoted(name)}: {_quoted_value(fields[name])}" for name in names)
-        pieces.insert(0, Piece("row", row))
-    return Content(title, pieces, fields=fields)
-
-
-def _front_matter(text: str) -> tuple[str, str]:
-    """The lines of a document's metadata, "" if there are none, and the text below them."""
-    text = _with_line_feeds(text)
-    match = _FRONT_MATTER.match(text)
-    if match is None:
-        return "", text
-    has_fields_alone = all(map(_FIELD.match, match[1].split("\n")))
-    # Who states groups means front matter, whatever else is in it.
-    if not has_fields_alone and not _GROUPS.search(match[1]):
-        return "", text
-    return match[1], text[match.end() :]
-
-
-def _title(front_matter: str) -> str:
-    """The title that lines of metadata state, even if they are no YAML; "" if none."""
-    titles = [match[2].strip() for match in _TITLE.finditer(front_matter)]
-    return clean(titles[-1]) if titles and titles[-1] not in ("null", "~") else ""
-
-
-def stated_fields(front_matter: str) -> dict[str, object]:
-    r"""The fields of a document's front matter but its title: text, numbers, truth values, and
-    lists of these.
-
-    Dates stay as they are written. What is nested deeper is left out, so that nothing of YAML's
-    (aliases, tags) is built.
-
-    Raises:
-        yaml.YAMLError: the front matter is no YAML.
-
-    Example:
-        >>> stated_fields("title: Guide\nyear: 2024\non: 2024-05-01\ntags: [a, b]")
-        {'year': 2024, 'on': '2024-05-01', 'tags': ['a', 'b']}
-    """
-    root = yaml.compose(front_matter, Loader=yaml.SafeLoader)
-    fields: dict[str, Any] = {}
-    for name, node in root.value if isinstance(root, yaml.MappingNode) else ():
-        is_list = isinstance(node, yaml.SequenceNode)
-        scalars = node.value if is_list else [node]
-        is_nested = not all(isinstance(scalar, yaml.ScalarNode) for scalar in scalars)
-        if is_nested and name.value == GROUPS_FIELD:
-            raise yaml.YAMLError("groups are a list of names")
-        if is_nested or name.value == "title":
-            continue
-        values = [value for value in map(_typed, scalars) if value not in (None, "")]
-        if values:
-            fields[clean(name.value)] = values if is_list else values[0]
-    return fields
-
-
-def _typed(node: yaml.ScalarNode) -> Any:
-    """The value of a scalar: what YAML and JSON both call a number or a truth value, else text."""
-    if node.tag.endswith(":null"):
-        return None
-    if node.tag.endswith((":int", ":float", ":bool")):
-        with suppress(ValueError):
-            return json.loads(node.value.lower())
-    return clean(node.value)
-
-
-def _quoted_value(value: Any) -> str:
-    values = value if isinstance(value, list) else [value]
-    texts = [item if isinstance(item, str) else json.dumps(item) for item in values]
-    return quoted(", ".join(texts))
+    """Markdown; its title is the first heading."""
+    rendered = _parser().render(with_line_feeds(source))
+    pieces = list(map(_tidied, html.pieces_of(rendered)))
+    return Content(first_heading(pieces), pieces)
 
 
 @lru_cache(maxsize=1)

@@ -14,6 +14,7 @@ import pptx
 import pytest
 from PIL import Image
 
+from rag.data.documents.blocks import Unreadable
 from rag.data.documents.convert import convert
 from rag.data.documents.read import convert_files
 from rag.data.records import Document
@@ -310,6 +311,89 @@ def test_groups_of_the_front_matter_of_plain_text_are_its_groups() -> None:
     converted = convert(b"---\ngroups: [hr]\nyear: 2024\n---\nSalaries rise.\n", "a.txt")
     assert converted.metadata == (("groups", ("hr",)), ("year", 2024))
     assert converted.text == "year: 2024\n\nSalaries rise."
+
+
+YAML = "---\n{}\n---\n\nSalaries rise.\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("a.rst", ":groups: hr, board\n\nTitle\n=====\n\nSalaries rise.\n"),
+        ("a.rst", ".. note to all\n\n#####\nTitle\n#####\n\n:Groups: hr,\n   board\n\nText.\n"),
+        ("a.rst", "Title\n=====\n\n:Date: 2024\n:groups:\n   - hr\n   - board\n\nText.\n"),
+        ("a.adoc", "// note\n= Title\nAnn <a@example.org>\n:toc:\n:groups: hr, board\n\nText.\n"),
+        ("a.adoc", ":groups: [hr, board]\n\nText.\n"),
+        ("a.org", "#+TITLE: Pay\n\n#+GROUPS: hr, board\n* One\nText.\n"),
+        ("a.org", ":PROPERTIES:\n:groups: hr, board\n:END:\nText.\n"),
+        ("a.md", YAML.format("Groups: [hr, board]")),
+        ("a.md", "\n" + YAML.format("groups: [hr, board]")),
+        ("a.md", "+++\ngroups = ['hr', 'board']\n+++\nText.\n"),
+        *((f"a.{suffix}", YAML.format("groups: [hr, board]")) for suffix in ("rst", "adoc", "org")),
+        *((f"a.{suffix}", YAML.format("groups: [hr, board]")) for suffix in ("html", "tex")),
+    ],
+)
+def test_groups_are_read_in_every_text_format(name: str, source: str) -> None:
+    converted = convert(source.encode(), name)
+    assert converted.metadata == (("groups", ("board", "hr")),)
+    assert "hr" not in converted.text
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("a.rst", ":groups: [hr\n\nText.\n"),
+        ("a.adoc", ":groups: {staff}\n\nText.\n"),
+        ("a.org", "#+groups: *\n\nText.\n"),
+        ("a.md", "---\nyear: 2024\ngroups: [hr]\n\nText.\n"),
+        ("a.md", YAML.format("groups: [hr]\nGroups: [all]")),
+        ("a.md", "+++\ngroups = [hr]\n+++\nText.\n"),
+    ],
+)
+def test_groups_that_cannot_be_read_are_refused(name: str, source: str) -> None:
+    with pytest.raises(Unreadable, match="unreadable rights"):
+        convert(source.encode(), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("a.rst", "Options\n=======\n\nThese are known.\n\n:groups: who may read it\n"),
+        ("a.adoc", "= Options\n\nAn example.\n\n----\n:groups: hr\n----\n"),
+        ("a.md", "---\n\nOptions\n\n    groups: who may read it\n"),
+        ("a.yaml", "---\ngroups: [hr]\n---\nname: x\n"),
+    ],
+)
+def test_what_is_written_about_groups_protects_nothing(name: str, source: str) -> None:
+    converted = convert(source.encode(), name)
+    assert converted.metadata == ()
+    assert "groups" in converted.text
+
+
+def test_front_matter_of_toml_is_read_as_that_of_yaml() -> None:
+    source = (
+        "+++\ntitle = 'Pay: 2024'\non = 2024-05-01\ntags = ['a', 'b']\n[menu]\nx = 1\n+++\nText.\n"
+    )
+    converted = convert(source.encode(), "a.md")
+    assert converted.title == "Pay: 2024"
+    assert converted.metadata == (("on", "2024-05-01"), ("tags", ("a", "b")))
+
+
+def test_an_attachment_that_names_groups_is_left_out_of_its_message() -> None:
+    attachments = {
+        "pay.md": YAML.format("groups: [hr]").encode(),
+        "odd.md": YAML.format('groups: "*"').encode(),
+        "plan.rst": b":groups: hr\n\nSalaries rise.\n",
+        "open.md": YAML.format("year: 2024").replace("Salaries", "Stairs").encode(),
+    }
+    converted = convert(make.mail([("p", "See below.")], attachments=attachments), "a.eml")
+    assert converted.notes == (
+        "attachment pay.md: not read (it names groups)",
+        "attachment odd.md: not read (it names groups)",
+        "attachment plan.rst: not read (it names groups)",
+    )
+    assert "Salaries" not in converted.text
+    assert "Stairs rise." in converted.text
 
 
 def test_a_form_feed_parts_words() -> None:
