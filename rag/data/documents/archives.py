@@ -1,6 +1,7 @@
 """EPUB books and OpenDocument texts: ZIP archives of XML, which is read as HTML."""
 
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Iterator
 from html import escape
@@ -42,6 +43,7 @@ _NOT_READ = (
 )
 _LIST = f"{_TEXT}list"
 _LIST_ITEM = f"{_TEXT}list-item"
+_TABLE_ROW = f"{_TABLE}table-row"
 _TABLE_CELL = f"{_TABLE}table-cell"
 _HTML_NAMES = {
     _LIST: "ul",
@@ -49,13 +51,17 @@ _HTML_NAMES = {
     f"{_TABLE}table": "table",
     f"{_TABLE}table-header-rows": "thead",
     f"{_TABLE}table-rows": "tbody",
-    f"{_TABLE}table-row": "tr",
+    _TABLE_ROW: "tr",
     _TABLE_CELL: "td",
 }
 # What stands in a paragraph, and is read after it.
 _READ_BELOW = (f"{_TEXT}note", f"{_DRAW}frame", f"{_DRAW}custom-shape")
 _CODE_STYLES = ("code", "preformatted", "source")
 _MAX_BLANKS = 1000
+# Of a cell or a row.
+_MAX_REPEATS = 100
+# The rest of a row of a sheet.
+_EMPTY_CELLS = re.compile(r"(?:<td[^>]*></td>)+\Z")
 
 
 def book(data: bytes) -> Content:
@@ -168,7 +174,16 @@ class _OpenDocument:
                 value = element.get(f"{_TABLE}number-{side}-spanned", "1")
                 attributes += f' {span}="{escape(value)}"'
         inside = "".join(self.block(child, list_style, level) for child in element)
-        return f"<{name}{attributes}>{inside}</{name}>"
+        if tag == _TABLE_ROW:
+            inside = _EMPTY_CELLS.sub("", inside)
+        source = f"<{name}{attributes}>{inside}</{name}>"
+        n_repeats = 1
+        for side in ("columns", "rows"):
+            n_repeats *= int(element.get(f"{_TABLE}number-{side}-repeated", "1"))
+        # Tables within repeated cells would grow without an end.
+        if n_repeats > 1 and element.find(f".//{_TABLE}table") is None:
+            source *= min(n_repeats, _MAX_REPEATS)
+        return source
 
     def _mark(self, item: Element, list_style: str, level: int) -> str:
         """The attribute with the number of an entry; "" in a list without numbers."""

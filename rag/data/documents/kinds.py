@@ -20,6 +20,11 @@ _KIND_OF_MEMBER = {
     "META-INF/container.xml": "epub",
 }
 _OPEN_DOCUMENT_TEXT = "application/vnd.oasis.opendocument.text"
+# What Office draws from data, in a part of its file.
+_DRAWN = {
+    "charts": re.compile(r"\w+/charts/chart[^/]*\.xml"),
+    "diagrams": re.compile(r"\w+/diagrams/data[^/]*\.xml"),
+}
 # Begins old Office files, and new ones with a password.
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _MANUAL_PAGE = re.compile(rb"^\.(?:TH|Dt)[ \t]", re.MULTILINE)
@@ -96,3 +101,9 @@ def open_archive(data: bytes) -> zipfile.ZipFile:
         detail = f"{len(data):,} bytes would become {unpacked:,}: a zip bomb?"
         raise Unreadable("too large when unpacked", "split it", detail)
     return archive
+
+
+def count_drawn(data: bytes) -> dict[str, int]:
+    """How many charts and diagrams a file of Office has."""
+    members = open_archive(data).namelist()
+    return {what: len(list(filter(part.fullmatch, members))) for what, part in _DRAWN.items()}

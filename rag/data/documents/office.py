@@ -20,11 +20,13 @@ from rag.data.documents.blocks import (
     not_read,
     stated_title,
 )
+from rag.data.documents.kinds import count_drawn
 from rag.data.documents.numerals import numeral
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _RELATED = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
-_FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
+_COMPATIBILITY = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
+_FALLBACK = f"{_COMPATIBILITY}Fallback"
 # Kinds of notes, by the tag of what refers to them.
 _NOTES = {f"{_W}footnoteReference": "footnote", f"{_W}endnoteReference": "endnote"}
 # Form fields, cover pages, …
@@ -55,7 +57,8 @@ def word(data: bytes) -> Content:
     reader = _WordReader(require("docx", "docs").Document(io.BytesIO(data)))
     pieces = list(reader.blocks(reader.body))
     title = stated_title(str(reader.document.core_properties.title))
-    return Content(title or first_heading(pieces), pieces, not_read(reader.beside_text()))
+    beside = {**reader.beside_text(), **count_drawn(data)}
+    return Content(title or first_heading(pieces), pieces, not_read(beside))
 
 
 class _WordReader:
@@ -91,6 +94,7 @@ class _WordReader:
             "headers and footers": n_headers,
             "comments": n_comments,
             "alt texts": _count_alt_texts(self.body),
+            "equations": _count_equations(self.body),
         }
 
     def blocks(self, parent: Any) -> Iterator[Piece]:
@@ -256,6 +260,10 @@ def _count_alt_texts(root: Any) -> int:
     return len({*filter(None, described)})
 
 
+def _count_equations(root: Any) -> int:
+    return sum(1 for _ in root.iter("{*}oMath"))
+
+
 def slides(data: bytes) -> Content:
     """A PPTX file: a slide's title is its heading, its number the page; the speaker's notes
     follow.
@@ -267,6 +275,8 @@ def slides(data: bytes) -> Content:
         relations = slide.part.rels.values()
         beside["comments"] += sum(part.reltype.endswith("/comments") for part in relations)
         beside["alt texts"] += _count_alt_texts(slide.element)
+        beside["equations"] += _count_equations(slide.element)
+        _unwrap(slide.element)
         body = list(_slide_body(slide))
         title = slide.shapes.title
         name = clean(title.text_frame.text) if title is not None else ""
@@ -274,7 +284,16 @@ def slides(data: bytes) -> Content:
             heading = Piece("heading", name or f"Slide {number}", 1)
             pieces += [replace(piece, pages=(str(number),)) for piece in (heading, *body)]
     title = stated_title(str(show.core_properties.title))
+    beside.update(count_drawn(data))
     return Content(title or first_heading(pieces), pieces, not_read(beside))
+
+
+def _unwrap(slide: Any) -> None:
+    """Put shapes that only newer programs show where all shapes stand: a text with an equation."""
+    for choice in list(slide.iter(f"{_COMPATIBILITY}Choice")):
+        alternatives = choice.getparent()
+        for shape in list(choice):
+            alternatives.addprevious(shape)
 
 
 def _slide_body(slide: Any) -> Iterator[Piece]:

@@ -35,6 +35,7 @@ from rag.data.documents.grid import (
     size,
     texts_of,
 )
+from rag.data.documents.kinds import count_drawn
 from rag.data.documents.number_formats import format_value
 from rag.data.table_text import quoted
 
@@ -48,6 +49,8 @@ _MAX_MERGED_COLUMNS = 100
 _PREFIX = re.compile(rb"<(\w+:)(?:worksheet|comments)\b")
 _MERGED = re.compile(rb'<mergeCell [^>]*ref="([A-Z]{1,3}\d+:[A-Z]{1,3}\d+)"')
 _COMMENTS = re.compile(r"xl/(?:comments/)?comment[^/]*\.xml")
+_DRAWING = re.compile(r"xl/drawings/drawing[^/]*\.xml")
+_TEXT_BOX = re.compile(rb"<(?:\w+:)?sp\b(?:(?!</(?:\w+:)?sp>).)*?<a:t\b", re.DOTALL)
 # A formula whose cell has no value, or an empty value.
 _WITHOUT_VALUE = re.compile(rb"<f\b[^>]*(?:/>|>[^<]*</f>)\s*(?:<v\s*/>|<v>\s*</v>)?\s*</c>")
 
@@ -208,7 +211,10 @@ def workbook(data: bytes) -> Content:
     n_comments = 0
     for name in filter(_COMMENTS.match, book._archive.namelist()):
         n_comments += _source(book, name).count(b"<comment ")
-    notes += not_read({"cell comments": n_comments})
+    n_boxes = 0
+    for name in filter(_DRAWING.match, book._archive.namelist()):
+        n_boxes += len(_TEXT_BOX.findall(_source(book, name)))
+    notes += not_read({"cell comments": n_comments, "text boxes": n_boxes, **count_drawn(data)})
     for page in book.worksheets:
         if page.title in hidden:
             continue

@@ -10,9 +10,12 @@ from pathlib import Path
 import docx
 import docx.oxml
 import openpyxl
+import openpyxl.chart
 import pptx
 import pytest
 from PIL import Image
+from pptx.chart.data import CategoryChartData
+from pptx.enum.chart import XL_CHART_TYPE
 
 from rag.data.documents.blocks import Unreadable
 from rag.data.documents.convert import convert
@@ -394,6 +397,95 @@ def test_an_attachment_that_names_groups_is_left_out_of_its_message() -> None:
     )
     assert "Salaries" not in converted.text
     assert "Stairs rise." in converted.text
+
+
+def test_charts_diagrams_and_equations_are_named() -> None:
+    data = CategoryChartData()
+    data.categories = ["a", "b"]
+    data.add_series("Sales", (1, 2))
+    show = pptx.Presentation()
+    shapes = make.add_slide(show, "Plan").shapes
+    shapes.add_chart(XL_CHART_TYPE.PIE, 0, 0, 9, 9, data)
+    assert convert(make.saved(show), "a.pptx").notes == ("not read: charts: 1",)
+    book = openpyxl.Workbook()
+    book.active.append(["Text"])
+    chart = openpyxl.chart.BarChart()
+    chart.add_data(openpyxl.chart.Reference(book.active, range_string="Sheet!$A$1:$A$2"))
+    book.active.add_chart(chart)
+    assert convert(make.saved(book), "a.xlsx").notes == ("not read: charts: 1",)
+    document = docx.Document()
+    names = 'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
+    law = docx.oxml.parse_xml(f"<m:oMath {names}><m:r><m:t>E=mc</m:t></m:r></m:oMath>")
+    document.add_paragraph("The law is")._p.append(law)
+    with zipfile.ZipFile(io.BytesIO(make.saved(document))) as source:
+        files = {name: source.read(name) for name in source.namelist()}
+    files["word/diagrams/data1.xml"] = b"<x/>"
+    noted = convert(make.archive(files), "a.docx").notes
+    assert noted == ("not read: equations: 1, diagrams: 1",)
+
+
+def test_text_boxes_of_a_sheet_are_named() -> None:
+    shapes = "".join(
+        f"<xdr:sp><xdr:spPr/><xdr:txBody><a:p>{text}</a:p></xdr:txBody></xdr:sp>"
+        for text in (
+            "<a:r><a:t>Read me.</a:t></a:r>",
+            "",
+            "<a:r><a:t>Then</a:t><a:t>go.</a:t></a:r>",
+        )
+    )
+    book = make.workbook({"Plan": [["Text"]]})
+    with zipfile.ZipFile(io.BytesIO(book)) as source:
+        files = {name: source.read(name) for name in source.namelist()}
+    files["xl/drawings/drawing1.xml"] = f"<xdr:wsDr>{shapes}</xdr:wsDr>".encode()
+    assert convert(make.archive(files), "a.xlsx").notes == ("not read: text boxes: 2",)
+
+
+def test_shapes_that_only_newer_programs_show_are_read() -> None:
+    show = pptx.Presentation()
+    tree = make.add_slide(show, "Plan").shapes._spTree
+    box = show.slides[0].shapes.add_textbox(0, 0, 9, 9)
+    box.text_frame.text = "The law of the box."
+    names = 'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
+    wrapped = '<mc:Choice Requires="a14"/><mc:Fallback><x/></mc:Fallback>'
+    alternatives = docx.oxml.parse_xml(
+        f"<mc:AlternateContent {names}>{wrapped}</mc:AlternateContent>"
+    )
+    alternatives[0].append(box._element)
+    tree.append(alternatives)
+    assert make.texts(convert(make.saved(show), "a.pptx"), "paragraph") == ["The law of the box."]
+
+
+def test_repeated_cells_and_rows_of_opendocument_stand_where_they_are_repeated() -> None:
+    def cell(text: str, repeats: int = 1) -> str:
+        paragraph = f"<text:p>{text}</text:p>" * bool(text)
+        attribute = f'table:number-columns-repeated="{repeats}"'
+        return f"<table:table-cell {attribute}>{paragraph}</table:table-cell>"
+
+    rest = cell("", 16_384)
+    rows = [
+        (1, cell("Tea") + cell("Milk") + cell("Rum") + rest),
+        (1, cell("5", 2) + cell("7") + rest),
+        (2, cell("", 2) + cell("8") + rest),
+        (1_048_576, rest),
+    ]
+    table = "".join(
+        f'<table:table-row table:number-rows-repeated="{repeats}">{row}</table:table-row>'
+        for repeats, row in rows
+    )
+    assert make.of(make.odf(f"<table:table>{table}</table:table>"), "a.odt") == [
+        "row: Tea: 5; Milk: 5; Rum: 7",
+        "row: Rum: 8",
+        "row: Rum: 8",
+    ]
+
+
+def test_repeated_cells_within_each_other_do_not_explode() -> None:
+    inside = "<text:p>Salaries rise.</text:p>"
+    for _ in range(6):
+        repeated = 'table:number-columns-repeated="99"'
+        row = f"<table:table-cell {repeated}>{inside}</table:table-cell>"
+        inside = f"<table:table><table:table-row>{row}</table:table-row></table:table>"
+    assert convert(make.odf(inside), "a.odt").text.count("Salaries") == 99
 
 
 def test_a_form_feed_parts_words() -> None:
