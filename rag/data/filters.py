@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rag.core.errors import ConfigError
 from rag.core.types import Value, as_unicode
-from rag.data.metadata import FILTER_FIELDS, columns_of, number_of, text_of
+from rag.data.metadata import FILTER_FIELDS, columns_of, digits_of, number_of, text_of
 
 _COMPARISONS = {"gte": "greater_equal", "gt": "greater", "lte": "less_equal", "lt": "less"}
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Condition:
             return self._equals(values)
         matches = pa.scalar(True)
         for sign, bound in self.bounds:
-            is_within = _compare(sign, values["text"], values["number"], bound)
+            is_within = _compare(sign, values, bound)
             if is_within.null_count == len(is_within) > 0:
                 first = values.slice(0, 1).to_pylist()[0]
                 value = first["number"] if first["text"] is None else first["text"]
@@ -106,17 +106,27 @@ class Condition:
         return matches
 
 
-def _compare(sign: str, texts: pa.Array, numbers: pa.Array, bound: Value) -> pa.Array:
+def _compare(sign: str, values: pa.Table, bound: Value) -> pa.ChunkedArray:
     """Whether each value is within a bound; null for those that cannot be compared with it."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     comparison = getattr(pc, _COMPARISONS[sign])
     number = number_of(bound)
     if number is None:
-        return comparison(texts, text_of(bound))
-    is_within = comparison(numbers, number)
+        return comparison(values["text"], text_of(bound))
+    is_within = comparison(values["number"], number)
+    digits = digits_of(bound)
+    if digits is not None:
+        # A large number may be rounded to that of the bound.
+        is_rounded = pc.equal(values["number"], number).combine_chunks()
+        exact = map(int, values["digits"].filter(is_rounded).to_pylist())
+        differences = [(value > int(digits)) - (value < int(digits)) for value in exact]
+        decided = comparison(pa.array(differences, pa.int8()), 0)
+        is_within = pc.replace_with_mask(is_within, is_rounded, decided)
     if isinstance(bound, str):
-        return pc.if_else(pc.is_valid(numbers), is_within, comparison(texts, bound))
+        is_number = pc.is_valid(values["number"])
+        return pc.if_else(is_number, is_within, comparison(values["text"], bound))
     return is_within
 
 

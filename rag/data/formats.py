@@ -8,7 +8,7 @@ import json
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
 from typing import Any, Literal, get_args
@@ -225,6 +225,18 @@ def records_key(head: bytes) -> str | None:
     """The key of a JSON object that holds the list of records; None if the head shows none."""
     match = _RECORDS_KEY.search(head)
     return None if match is None else match[1].decode()
+
+
+def joins_lines(row: Sequence[str]) -> bool:
+    r"""Whether a cell of a row of a table with tabs is the end of this line and the beginning of a
+    later one: the quote that it begins with is a part of its text.
+
+    Example:
+        >>> joins_lines(["1", "It is\n2\tHe said"]), joins_lines(["1", "Way 5\nOslo"])
+        (True, False)
+    """
+    n_tabs = len(row) - 1
+    return any(cell.count("\t") == n_tabs * cell.count("\n") > 0 for cell in row)
 
 
 def kind_by_name(name: str) -> str | None:

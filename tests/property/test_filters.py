@@ -45,15 +45,17 @@ def test_equal_values_are_equal_numbers_or_texts(stored: list[Any], wanted: list
     assert compared(condition, stored) == [key(value) in keys for value in stored]
 
 
-# Bounds are compared in float64, which tells whole numbers up to 2**53 apart.
+large = st.sampled_from([2**53 + 2, -(2**53) - 1, "9007199254740993", "9.007199254740993e15"])
+comparable = numbers | large | spelled | texts
+
+
 @settings(deadline=None)
-@given(
-    st.lists(st.integers(-(2**53), 2**53) | spelled | texts, min_size=1, max_size=8),
-    st.sampled_from([*COMPARISONS]),
-    st.integers(-(2**53), 2**53) | spelled | texts,
-)
+@given(st.lists(comparable, min_size=1, max_size=8), st.sampled_from([*COMPARISONS]), comparable)
 @example([2**53], "gte", "")
 @example([2**53], "lt", "nan")
+@example([2**53, 2**53 + 1, "9007199254740992", "x"], "gte", "9007199254740993")
+@example([2**53, 2**53 + 1, "9007199254740992", "x"], "lt", 2**53 + 1)
+@example([10**19 - 1, 10**19, float(10**19)], "gt", 10**19 - 1)
 def test_bounds_compare_numbers_with_numbers_and_texts_with_texts(
     stored: list[Any], sign: str, bound: Any
 ) -> None:

@@ -9,8 +9,9 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, Literal
 
 from rag.core.optional import require
 from rag.data.documents.blocks import (
@@ -37,6 +38,7 @@ from rag.data.documents.grid import (
 )
 from rag.data.documents.kinds import count_drawn
 from rag.data.documents.number_formats import format_value
+from rag.data.formats import joins_lines
 from rag.data.table_text import quoted
 
 _DELIMITERS = ",;\t|"
@@ -167,21 +169,42 @@ def _is_title(block: Sequence[Row], first: int, following: Sequence[Row], narrow
 
 
 def csv_table(text: str) -> Content:
-    """The tables of a CSV file, and a note about rows of other lengths."""
+    """The tables of a CSV file, and notes about its quotes and about rows of other lengths."""
     # The limit is that of the whole process: never lower than others need.
     csv.field_size_limit(sys.maxsize)
-    rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text)))
-    lengths = Counter(map(len, filter(None, rows)))
+    rows, notes = _csv_rows(text, _delimiter(text))
+    lengths = _lengths(rows)
     if not lengths:
         return Content("", [])
     usual, n_usual = lengths.most_common(1)[0]
     n_others = lengths.total() - n_usual
-    notes: list[str] = []
     if 0 < n_others <= _MAX_UNUSUAL * lengths.total():
         first = next(number for number, row in enumerate(rows, 1) if len(row) not in (0, usual))
         counted = f"rows with another number of cells than {usual}: {n_others:,}"
         notes.append(f"{counted}, the first is row {first}")
     return Content("", list(sheet(of_texts(rows))), notes)
+
+
+def _csv_rows(text: str, delimiter: str) -> tuple[list[list[str]], list[str]]:
+    """The rows of a CSV file, and a note if its quotes are not those of CSV: they are then part of
+    the text, if more rows have the usual length so.
+    """
+
+    def read(quoting: Literal[0, 3], *, strict: bool = False) -> list[list[str]]:
+        lines = io.StringIO(text, newline="")
+        return list(csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=strict))
+
+    with suppress(csv.Error):
+        rows = read(csv.QUOTE_MINIMAL, strict=True)
+        if delimiter != "\t" or not any(map(joins_lines, rows)):
+            return rows, []
+    readings = read(csv.QUOTE_MINIMAL), read(csv.QUOTE_NONE)
+    most = max(readings, key=lambda rows: max(_lengths(rows).values()))
+    return most, ["a quote is not closed, or not doubled within its cell"]
+
+
+def _lengths(rows: Iterable[Sequence[str]]) -> Counter[int]:
+    return Counter(map(len, filter(None, rows)))
 
 
 def _delimiter(text: str) -> str:

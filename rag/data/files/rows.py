@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
-from rag.data.formats import head_of, open_binary, record_format, records_key
+from rag.data.formats import head_of, joins_lines, open_binary, record_format, records_key
 from rag.data.records import BadRecord, PlacedRecord
 
 Columns = Callable[[list[str]], list[str] | None]
@@ -148,6 +148,9 @@ def _table_rows(stream: io.BufferedReader, path: str, columns: Columns) -> _Numb
     number = 1
     try:
         for row in rows:
+            has_many_lines = rows.line_num > number
+            if has_many_lines and delimiter == "\t" and joins_lines(row):
+                raise csv.Error("it would join lines")
             if has_header and any(row):
                 has_header = False
             elif len(row) == len(names):

@@ -197,6 +197,10 @@ def test_the_report_says_which_fields_are_used(
 _UNREADABLE = {
     "quote that is not closed": ("c.tsv", b'id\ttext\n1\ta "b"\n2\t"never closed\n3\tc\n'),
     "quote closed within a field": ("c.tsv", b'id\ttext\n1\ta "b"\n2\t"Plan A" was\n3\tc\n'),
+    "quote closed in another line": (
+        "c.tsv",
+        b'id\ttext\ttitle\n0\t0\t0\n1\t"So it is\tA\n2\tB is\tB\n3\tAs told."\tC\n',
+    ),
     "unknown columns": ("c.csv", b"DocNo,Headline,Notes\n1,2,3\n"),
     "no header": ("c.csv", b"7\tOslo\tOslo is the capital.\n1\t2\t3\n"),
     "unknown fields": ("c.jsonl", b'{"id": 1, "body": "x"}\n'),

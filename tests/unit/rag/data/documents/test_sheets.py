@@ -4,8 +4,10 @@ one.
 
 import pytest
 
+from rag.data.documents.convert import convert
 from rag.data.documents.grid import of_texts, table
 from rag.data.documents.tables import sheet
+from tests import document_makers as make
 
 
 def pieces(*lines: str) -> list[str]:
@@ -91,6 +93,35 @@ def test_blocks_that_begin_with_the_same_label_are_named_by_it():
 )
 def test_what_is_a_header(lines: tuple[str, ...], expected: list[str]):
     assert pieces(*lines) == expected
+
+
+QUOTED = "a quote is not closed, or not doubled within its cell"
+HEADER = "Id\tText\tSize\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "expected", "notes"),
+    [
+        # A quote of CSV, within a cell and around it.
+        ("a.tsv", '1\t5" pipe\t2\n2\t"5"" pipe"\t3\n', ['5" pipe', '5" pipe'], ()),
+        ("a.tsv", '1\t"Way 5\nOslo"\t2\n2\tx\t3\n', ["Way 5 Oslo", "x"], ()),
+        # Quotes of the text, which another line seems to close, or none.
+        ("a.tsv", '1\t"So it is\t2\n2\the said."\t3\n', ['"So it is', 'he said."'], (QUOTED,)),
+        ("a.tsv", '1\t"Heroes" rise\t2\n2\t"x\t3\n', ['"Heroes" rise', '"x'], (QUOTED,)),
+        ("a.csv", '1\t"So it is\t2\n2\tx\t3\n', ['"So it is', "x"], (QUOTED,)),
+    ],
+)
+def test_quotes_join_no_lines(
+    name: str, source: str, expected: list[str], notes: tuple[str, ...]
+) -> None:
+    is_csv = name == "a.csv"
+    table = f"{HEADER}{source}".replace("\t", "," if is_csv else "\t")
+    converted = convert(table.encode(), name)
+    numbered = enumerate(expected, start=1)
+    assert make.texts(converted, "row") == [
+        f"Id: {number}; Text: {text}; Size: {number + 1}" for number, text in numbered
+    ]
+    assert converted.notes == notes
 
 
 def test_a_merged_title_of_a_table_in_a_text_is_said_once():
