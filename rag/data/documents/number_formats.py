@@ -11,6 +11,7 @@ _DATE_TOKEN = re.compile(rf"\[(?:h+|m+|s+)\]|{_LITERAL}|AM/PM|y+|m+|d+|h+|s+|.",
 _END = re.compile(r';(?=(?:[^"]*"[^"]*")*[^"]*$)')
 _PATTERN = re.compile(r"\.?[0#?]")
 _CONDITION = re.compile(r"\[[<>=]")
+_COLOUR = re.compile(r"\[[A-Za-z]")
 _TIME = re.compile(r"[\s_]*h.*", re.IGNORECASE)
 # The least number that is not written with all its digits.
 _TOO_LARGE = 1e21
@@ -91,6 +92,9 @@ def _number(value: float, number_format: str) -> str:
         else:
             parts.append(_literal(token))
     text = "".join(parts).strip()
+    if _COLOUR.search(section) and not re.search("[-(]", text):
+        # A sheet shows these in red, without a sign.
+        has_own_sign = False
     is_negative = value < 0 and not has_own_sign and re.search("[1-9]", text) is not None
     return f"-{text}" if is_negative else text
 
@@ -122,7 +126,7 @@ def _date(value: datetime.date, section: str) -> str:
     if section.lower() in _LOCAL:
         return value.isoformat(sep=" ", timespec="minutes").removesuffix(" 00:00")
     if value.time() == datetime.time():
-        section = _TIME.sub("", section)
+        section = _TIME.sub("", section) or section
     tokens = _DATE_TOKEN.findall(section)
     units = [token.lower() for token in tokens if _is_unit(token)]
     has_halves_of_day = "am/pm" in units
