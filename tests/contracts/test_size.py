@@ -16,7 +16,8 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 
 # folder: (ceiling, target), in tokens of code.
 # Typed metadata raised those of indexers, until both packages that share it are laid out.
-# The converters of documents grew while they were laid out, and by scanned pages (rag/data).
+# The converters of documents grew while they were laid out, by scanned pages, and by rights and names of
+# what is not read (rag/data).
 # What recipes are written with is listed by its modules (rag/*.py).
 # RAG's parts, two models of one folder, raised those of rag/runtime; its published form and ModernBERT
 # those of readers.
@@ -28,7 +29,7 @@ TOKENS = {
     "rag/cli": (10_900, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
     "rag/core": (5_455, 4_200),
-    "rag/data": (54_140, 41_000),
+    "rag/data": (55_280, 41_000),
     "rag/docs": (180, 200),
     # One table of figures; what a run cannot be judged by is refused, what is left out is noted.
     "rag/eval": (20_135, 12_200),
@@ -47,7 +48,7 @@ TOKENS = {
     "retrievers": (48_600, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_400, 16_000),
-    "tests": (307_600, 200_000),
+    "tests": (309_050, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
