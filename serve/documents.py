@@ -178,7 +178,7 @@ async def _found(shelf: Shelf, id: str, wait_s: float) -> Version:
         raise ApiError(404, "version_not_found", f"no change has the id {id[:100]!r}")
     if version.status != "waiting":
         # Another worker may have made it.
-        await asyncio.to_thread(shelf.replace)
+        await shelf.follow()
     return version
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -280,17 +281,24 @@ def append_record(path: Path, record: dict[str, object], max_bytes: int) -> None
     """Append a line and sync it; several processes may do so at the same time.
 
     Raises:
-        ApiError: 507 if the file would exceed `max_bytes`.
+        ApiError: 507 if the file would exceed `max_bytes`, or cannot be written.
     """
     line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
-    with path.open("ab") as stream:
+    # Without a buffer, which would be written at the end.
+    with path.open("ab", buffering=0) as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        if stream.seek(0, os.SEEK_END) + len(line) > max_bytes:
+        end = stream.seek(0, os.SEEK_END)
+        if end + len(line) > max_bytes:
             message = "the file of feedback has reached its limit"
             raise ApiError(507, "feedback_full", message, hint="the operator may move it away")
-        stream.write(line)
-        stream.flush()
-        os.fsync(stream.fileno())
+        with suppress(OSError):
+            if stream.write(line) == len(line):
+                os.fsync(stream.fileno())
+                return
+        # Half a line would spoil the next record as well.
+        stream.truncate(end)
+        message = "the feedback could not be written"
+        raise ApiError(507, "disk_full", message, "the server's disk may be full; nothing was kept")
 
 
 @router.head("/healthz", include_in_schema=False)

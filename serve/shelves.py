@@ -210,6 +210,10 @@ class Shelf:
                 self._exchange(None)
             return True
 
+    async def follow(self) -> None:
+        """The same as `replace`, in the background."""
+        await self._shelves.in_background(self.replace)
+
     def _open(self, anew: bool = False) -> Pipeline:
         # Looked at first: a link that is pointed elsewhere meanwhile is then seen.
         place = os.path.realpath(self.settings.index)
@@ -240,7 +244,7 @@ class Shelf:
         while True:
             try:
                 if await loop.run_in_executor(self._shelves.writer, self.uploads.make):
-                    await self._shelves.in_background(self.replace)
+                    await self.follow()
             except ResourceError as error:
                 log.warning("changes of documents wait: %s", error)
                 # A model behind an address is asked again at the next look.

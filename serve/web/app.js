@@ -518,7 +518,7 @@ function offer(select, value) {
 
 function showTagline() {
   const size = corpus.n_passages;
-  if (size) byId("tagline").textContent = words("tagline.size", { n: number(size) });
+  if (size) byId("tagline").textContent = counted("tagline.size", size);
 }
 
 function fillFolders(chosen) {

@@ -1,5 +1,6 @@
 """Judgements that are kept as a question set."""
 
+import resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from rag.data.questions import read_questions
 from serve import routes
 from serve.errors import ApiError
 from tests.api.fakes import posted, refused, running
+from tests.support.limits import limited
 from tests.support.messages import refusal
 
 QUESTION = "Where does the Danube rise?"
@@ -55,3 +57,18 @@ def test_writers_take_turns_up_to_a_limit(tmp_path: Path) -> None:
     assert list(json_records(path)) == [record] * 24
     with refusal(ApiError):
         routes.append_record(path, record, path.stat().st_size)
+
+
+def test_a_full_disk_costs_one_judgement_and_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.jsonl"
+    record = {"question": QUESTION, "answers": ["x" * 200_000]}
+    routes.append_record(path, record, 1 << 24)
+    for room in (100_000, 0):
+        with (
+            limited(resource.RLIMIT_FSIZE, path.stat().st_size + room),
+            refusal(ApiError) as failed,
+        ):
+            routes.append_record(path, record, 1 << 24)
+        assert failed.value.status == 507
+    routes.append_record(path, record, 1 << 24)
+    assert list(json_records(path)) == [record] * 2

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,8 +18,9 @@ from indexers.settings import BuildSettings
 from rag.core.files import directory_lock
 from rag.data.documents.read import Converter
 from rag.data.records import Document
+from rag.pipeline import Pipeline
 from rag.updates import IndexUpdater
-from serve import uploads
+from serve import shelves, uploads
 from serve.uploads import Change, Version
 from tests.api.fakes import application, found, refused, running, until
 from tests.api.test_documents import build, delete, send
@@ -171,6 +173,32 @@ async def test_a_change_waits_while_the_encoder_is_away(
         address = await accept(client, {"id": "refused", "text": "other"})
         assert (await ended(client, address))["status"] == "failed"
     server.close()
+
+
+async def test_whoever_waits_for_a_version_keeps_nobody_from_reading(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, gate = threading.Event(), threading.Event()
+    open_sharing = shelves.open_sharing_models
+
+    def slow(*given: Any) -> Pipeline:
+        begun.set()
+        assert gate.wait(60)
+        return open_sharing(*given)
+
+    monkeypatch.setattr(shelves, "open_sharing_models", slow)
+    address = await accept(client, {"id": "n"})
+    await until(begun.is_set)
+    asked = [asyncio.create_task(client.get(address)) for _ in range(64)]
+    try:
+        async with asyncio.timeout(30):
+            # The first of these may come before those that wait.
+            for _ in range(5):
+                assert (await client.get("/v1/passages/b-0")).status_code == 200
+    finally:
+        gate.set()
+    replies = await asyncio.gather(*asked)
+    assert {reply.json()["status"] for reply in replies} == {"made"}
 
 
 async def test_what_was_deleted_does_not_stay_on_the_disk(

@@ -2,8 +2,6 @@
 
 import os
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 from indexers.faiss_index import DenseInfo, open_faiss
 from indexers.mapped_lists import LISTS_NAME, move_lists, open_lists
 from rag.core.errors import ArtifactError, IncompleteArtifactError, ResourceError
+from tests.support.limits import limited
 from tests.support.messages import refusal
 
 DIM, ROWS, LISTS = 32, 4000, 40
@@ -73,16 +72,6 @@ INFO = {
     "recall": {},
     "recall_target": 0.9,
 }
-
-
-@contextmanager
-def limited(limit: int, value: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(limit)
-    resource.setrlimit(limit, (value, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(limit, (soft, hard))
 
 
 @pytest.mark.parametrize("mapped_lists", [True, False])

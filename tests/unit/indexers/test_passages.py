@@ -16,6 +16,7 @@ from indexers.passages import PassageStore
 from rag.core.arrays import load_npy
 from rag.core.errors import ArtifactError, DataError, ResourceError
 from rag.core.types import Location, Passage
+from tests.support.limits import limited
 from tests.support.messages import refusal
 
 
@@ -109,17 +110,13 @@ def test_duplicate_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
 
 def test_where_open_files_are_lacking_nothing_is_called_damaged(tmp_path: Path) -> None:
     write(tmp_path, numbered(3))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-    try:
+    with limited(resource.RLIMIT_NOFILE, 0):
         with pytest.raises(ResourceError):
             load_npy(tmp_path / "id_rows.npy", dtype=np.int64)
         with pytest.raises(ResourceError):
             id_table.open_arrow(tmp_path / "ids.arrow", module.ID_SCHEMA)
         with pytest.raises(ResourceError):
             hold_folder(tmp_path, object())
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(PassageStore(tmp_path)) == 3
 
 
