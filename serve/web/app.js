@@ -553,7 +553,8 @@ form.addEventListener("submit", (event) => {
     announce(words(`empty.${tab}`));
     return;
   }
-  if (location.pathname + location.search !== address(question)) history.pushState(null, "", address(question));
+  // An address of the browser writes some characters in its way, such as apostrophes.
+  if (new URL(address(question), location.href).href !== location.href) history.pushState(null, "", address(question));
   document.title = words("title.question", { question });
   send(question);
 });

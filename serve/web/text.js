@@ -1,5 +1,5 @@
 // Text and numbers: code points, highlights, confidence in words. No DOM in this file.
-import { hasWords, number, words } from "./words.js";
+import { hasWords, language, number, words } from "./words.js";
 
 // Offsets from the server count Unicode code points; strings here count UTF-16 units, of which characters
 // beyond the Basic Multilingual Plane take two. Cutting an array of code points cuts in the right place.
@@ -64,7 +64,7 @@ export function inWords(probability) {
 
 // "given" is "answers" or "verdicts".
 export function promiseInWords({ max_error: error, max_false_answers: falseAnswers, confidence, coverage, n }, given) {
-  const share = (value) => `${Number((100 * value).toFixed(2))} %`;
+  const share = (value) => `${(100 * value).toLocaleString(language, { maximumFractionDigits: 2 })} %`;
   const fitted = words(`promise.${given}.fitted`, { confidence: share(confidence), coverage: percent(coverage), n: number(n) });
   if (falseAnswers === undefined) return words(`promise.${given}`, { error: share(error), fitted });
   return words("promise.false_answers", { error: share(error), false_answers: share(falseAnswers), fitted });

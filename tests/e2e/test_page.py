@@ -225,6 +225,13 @@ def test_share_link_history_and_examples(page):
     assert kept == [0, 0, ""]
 
 
+def test_a_question_that_is_asked_again_is_in_the_history_once(page):
+    page.ask("What's the Danube?")
+    before = page.script("return history.length")
+    page.ask("What's the Danube?")
+    assert page.script("return history.length") == before
+
+
 def test_the_page_speaks_the_language_of_the_browser(page):
     page.speak("de-AT")
     try:
@@ -237,6 +244,11 @@ def test_the_page_speaks_the_language_of_the_browser(page):
         assert page.text(".card .head .fine").startswith("Suchwert 3,000")
         page.ask(PROMISED[1])
         assert page.text(".promise").startswith("Versprochen: höchstens 10 % der gegebenen")
+        told = page.script(
+            "const { promiseInWords } = await import('/static/text.js');"
+            "return promiseInWords({ max_error: 0.025, confidence: 0.95, coverage: 0.6, n: 9 }, 'answers');"
+        )
+        assert "2,5 %" in told
         page.all("#tab-verify")[0].click()
         page.ask("The Danube rises in the Black Forest of Germany. However, it is long.")
         assert page.texts(".verdict .eyebrow") == ["Belegt", "Nicht beurteilt"]
