@@ -248,6 +248,34 @@ def pdf(
     return _pdf_file(objects, trailer)
 
 
+def filled_form(label: str, value: str, remark: str) -> bytes:
+    """A PDF of one page with a field that is filled in but has no look, and a remark over the page."""
+    font = b"/Resources<</Font<</F 12 0 R>>>>"
+
+    def stream(text: str, entries: bytes = b"") -> bytes:
+        source = f"BT /F 10 Tf 2 4 Td ({_escaped(text)}) Tj ET".encode("cp1252")
+        return b"<<%s/Length %d>>stream\n%s\nendstream" % (entries, len(source), source)
+
+    def note(kind: str, bottom: int, entries: str) -> bytes:
+        place = f"/Rect[60 {bottom} 300 {bottom + 17}]/DA(/F 10 Tf)/F 4/P 20 0 R"
+        return f"<</Type/Annot/Subtype/{kind}{place}{entries}>>".encode("cp1252")
+
+    look = b"/Type/XObject/Subtype/Form/BBox[0 0 240 17]" + font
+    objects = {
+        1: b"<</Type/Catalog/Pages 2 0 R/AcroForm<</Fields[30 0 R]/DR<</Font<</F 12 0 R>>>>>>>>",
+        2: b"<</Type/Pages/Kids[20 0 R]/Count 1>>",
+        12: b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding>>",
+        20: b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Contents 21 0 R/Annots[30 0 R 31 0 R]"
+        + font
+        + b">>",
+        21: stream(label),
+        30: note("Widget", 500, f"/FT/Tx/T(name)/V({_escaped(value)})"),
+        31: note("FreeText", 300, f"/Contents({_escaped(remark)})/AP<</N 32 0 R>>"),
+        32: stream(remark, look),
+    }
+    return _pdf_file(objects, "")
+
+
 def _pdf_file(objects: dict[int, bytes], trailer: str) -> bytes:
     out = bytearray(b"%PDF-1.4\n")
     table = {}

@@ -67,6 +67,8 @@ def pdf(data: bytes) -> Content:
         if "password" in str(error).lower():
             raise Unreadable("encrypted", "save a copy without a password") from error
         raise
+    # Some forms have values without a look.
+    document.init_forms()
     n_pages = len(document)
     n_empty = 0
     n_broken = 0

@@ -64,6 +64,10 @@ class PageReader:
         self._raw = require("pypdfium2", "docs").raw
         self._number = number
         self._page = document[number]
+        # What is filled in a form, or written over the page, becomes a part of it.
+        code = self._raw.FPDFPage_Flatten(self._page, self._raw.FLAT_NORMALDISPLAY)
+        if code == self._raw.FLATTEN_SUCCESS:
+            self._page = document[number]
         self._text_page = self._page.get_textpage()
 
     def lines(self) -> list[Line]:

@@ -105,6 +105,11 @@ def test_a_page_without_characters_is_said_to_be_so() -> None:
     assert (converted.notes, converted.pages) == ((lacking, damaged), ((0, "2"),))
 
 
+def test_what_is_filled_in_a_form_and_written_over_a_page_is_read() -> None:
+    form = make.filled_form("Name of the applicant:", "Maria Huber", "Approved by Bo.")
+    assert convert(form, "a.pdf").text == "Name of the applicant: Maria Huber Approved by Bo."
+
+
 def test_a_list_that_ends_in_years_is_no_table_of_contents() -> None:
     history = page(*(f"Office {'abcdefghijkl'[n]} opened in {1990 + n}" for n in range(12)))
     converted = convert(make.pdf([history, page("The text.")]), "a.pdf")
