@@ -148,7 +148,17 @@ def guessed_headings(rows: Grid) -> int:
     while depth < len(rows) - 1 and _goes_on(rows[depth - 1], rows[depth]):
         depth += 1
     labels = [row[0].text for row in rows[depth:]]
+    if depth > 1 and _begin_with_labels(rows, depth):
+        return 0
     return depth if is_header(column_names(rows[:depth]), labels) else 0
+
+
+def _begin_with_labels(rows: Grid, depth: int) -> bool:
+    """Whether the first cells are labels of several rows, that of the supposed headings, too."""
+    first = rows[0][0]
+    is_parted = any(cell.column_span > 1 for row in rows[:depth] for cell in row)
+    covers_rows = any(row[0].row_span > 1 for row in rows[depth:])
+    return first.row_span > 1 and covers_rows and not is_parted
 
 
 def _reaches(upper: Row, lower: Row) -> bool:
@@ -213,6 +223,9 @@ def lines(headings: Grid, body: Grid) -> Iterator[Piece]:
     names = [name.rstrip(":") for name in column_names(headings)]
     are_named = any(names)
     n_unnamed = len(list(takewhile(lambda name: not name, names)))
+    if are_named and body and all(map(_is_group, body)):
+        # No row below names the columns.
+        yield from lines((), headings)
     group = ""
     for row, following in pairwise([*body, ()]):
         if are_named and _is_group(row):
