@@ -253,6 +253,12 @@ def test_parquet(tmp_path: Path) -> None:
     assert [d.id for d in documents] == ["d.parquet:1", "d.parquet:3"]
 
 
+def test_groups_of_metadata_count_where_the_record_states_none(tmp_path: Path) -> None:
+    record = '{"id": "1", "text": "Salaries", "groups": null, "metadata": {"groups": ["hr"]}}'
+    [document] = read_documents(write(tmp_path / "c.jsonl", record))
+    assert document.metadata == (("groups", ("hr",)),)
+
+
 def test_beir_folder(tmp_path: Path) -> None:
     files = {
         "corpus.jsonl": '{"_id": "a", "title": "T", "text": "x", "metadata": {}}',
