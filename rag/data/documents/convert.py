@@ -126,8 +126,9 @@ def _read_as(kind: str, data: bytes) -> Content:
 
 
 def _read_attachment(data: bytes, name: str) -> Content:
-    is_document = kind_by_name(name) is not None or b"%PDF-" in data[:1024]
-    return _read(data, name) if is_document else Content("", [])
+    if kind_by_name(name) is None and b"%PDF-" not in data[:1024]:
+        raise Unreadable("no document", "save it beside the message")
+    return _read(data, name)
 
 
 def main() -> None:

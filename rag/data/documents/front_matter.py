@@ -97,31 +97,31 @@ def add_fields(content: Content, front_matter: str) -> Content:
     Raises:
         Unreadable: it names groups in YAML that is none.
     """
-    title = _title(front_matter) or content.title
     try:
         fields = stated_fields(front_matter)
     except yaml.YAMLError as error:
         if _GROUPS.search(front_matter):
             raise Unreadable(*UNREADABLE_RIGHTS, "its front matter is no YAML") from error
         note = "the front matter is no YAML: its fields are not read"
+        title = _title(front_matter) or content.title
         return replace(content, title=title, notes=[*content.notes, note])
+    title = _text_of(fields.pop("title", "")) or content.title
     pieces = list(content.pieces)
     names = [name for name in fields if name != GROUPS_FIELD]
     if names:
-        row = "; ".join(f"{quoted(name)}: {_quoted_value(fields[name])}" for name in names)
+        row = "; ".join(f"{quoted(name)}: {quoted(_text_of(fields[name]))}" for name in names)
         pieces.insert(0, Piece("row", row))
     return replace(content, title=title, pieces=pieces, fields=fields)
 
 
 def _title(front_matter: str) -> str:
-    """The title that lines of metadata state, even if they are no YAML; "" if none."""
+    """The title that lines of metadata state that are no YAML; "" if none."""
     titles = [match[2].strip() for match in _TITLE.finditer(front_matter)]
     return clean(titles[-1]) if titles and titles[-1] not in ("null", "~") else ""
 
 
 def stated_fields(front_matter: str) -> dict[str, object]:
-    r"""The fields of a document's front matter but its title: text, numbers, truth values, and
-    lists of these.
+    r"""The fields of a document's front matter: text, numbers, truth values, and lists of these.
 
     Dates stay as they are written. What is nested deeper is left out, so that nothing of YAML's
     (aliases, tags) is built.
@@ -131,7 +131,7 @@ def stated_fields(front_matter: str) -> dict[str, object]:
 
     Example:
         >>> stated_fields("title: Guide\nyear: 2024\non: 2024-05-01\ntags: [a, b]")
-        {'year': 2024, 'on': '2024-05-01', 'tags': ['a', 'b']}
+        {'title': 'Guide', 'year': 2024, 'on': '2024-05-01', 'tags': ['a', 'b']}
     """
     root = yaml.compose(front_matter, Loader=yaml.SafeLoader)
     fields: dict[str, Any] = {}
@@ -144,7 +144,7 @@ def stated_fields(front_matter: str) -> dict[str, object]:
             label = GROUPS_FIELD
             if is_nested or label in fields:
                 raise yaml.YAMLError("groups are stated once, as a list of names")
-        if is_nested or label == "title":
+        if is_nested:
             continue
         values = [value for value in map(_typed, scalars) if value not in (None, "")]
         if values:
@@ -162,7 +162,6 @@ def _typed(node: yaml.ScalarNode) -> Any:
     return clean(node.value)
 
 
-def _quoted_value(value: Any) -> str:
+def _text_of(value: Any) -> str:
     values = value if isinstance(value, list) else [value]
-    texts = [item if isinstance(item, str) else json.dumps(item) for item in values]
-    return quoted(", ".join(texts))
+    return ", ".join(item if isinstance(item, str) else json.dumps(item) for item in values)

@@ -15,7 +15,7 @@ from rag.data.documents.blocks import (
     first_heading,
     stated_title,
 )
-from rag.data.documents.numerals import numeral
+from rag.data.documents.numerals import exponent_mark, numeral
 
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _SKIPPED = {
@@ -131,15 +131,19 @@ def _parsed(text: str) -> Any:
 
 def _main_part(tree: Any) -> list[Piece]:
     whole_page = _pieces(tree.body, is_page=True)
-    least = _MAIN_SHARE * _n_letters(whole_page)
-    for root in (*tree.css("main, [role=main]"), *tree.css("article")[:1]):
+    least = _MAIN_SHARE * n_letters(whole_page)
+    articles = tree.css("article")
+    # A list of several has no main one, but there may be comments within it.
+    is_alone = bool(articles) and len(articles[0].css("article")) == len(articles)
+    for root in (*tree.css("main, [role=main]"), *articles[:is_alone]):
         pieces = _pieces(root, is_page=True)
-        if _n_letters(pieces) > least:
+        if n_letters(pieces) > least:
             return pieces
     return whole_page
 
 
-def _n_letters(pieces: Iterable[Piece]) -> int:
+def n_letters(pieces: Iterable[Piece]) -> int:
+    """How long the texts of some pieces are."""
     return sum(len(piece.text) for piece in pieces)
 
 
@@ -242,6 +246,10 @@ class _Walk:
             self._definitions(node)
         elif tag == "br":
             self._inline.append(" ")
+        elif tag == "sup":
+            before = "".join(self._inline[-1:])
+            self._inline.append(exponent_mark(before, node.text(deep=True)))
+            self.visit_children(node)
         else:
             self.visit_children(node)
 

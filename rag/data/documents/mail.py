@@ -5,7 +5,7 @@ mailboxes.
 import email
 import email.policy
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from email.message import MIMEPart
 from mimetypes import guess_extension
@@ -79,11 +79,10 @@ class _MailReader:
         values = {name: _header(parsed, name) for name in _HEADERS}
         headers = "; ".join(f"{name}: {value}" for name, value in values.items() if value)
         pieces = [Piece("paragraph", headers)]
-        body = parsed.get_body(("plain", "html"))
+        body, text_pieces = _body(parsed)
         attachments = _beside(parsed, body)
         if body is not None:
-            read = html.page if body.get_content_subtype() == "html" else text
-            pieces += _below(read(_text(body)).pieces, level - 1)
+            pieces += _below(text_pieces, level - 1)
         elif not parsed.is_multipart():
             # Such as a PDF that was sent alone.
             attachments = iter([parsed])
@@ -103,9 +102,28 @@ class _MailReader:
                 # Other people may read the message.
                 raise Unreadable("it names groups", "index it as a file beside the message")
         except Unreadable as error:
-            content = Content("", [], [f"not read ({error.reason})"])
+            is_picture = part.get_content_maintype() == "image"
+            notes = [] if is_picture else [f"not read ({error.reason})"]
+            content = Content("", [], notes)
         self.notes += [f"attachment {name}: {note}" for note in content.notes]
         return [Piece("heading", name, level), *_below(content.pieces, level)]
+
+
+def _body(parsed: MIMEPart) -> tuple[MIMEPart | None, Sequence[Piece]]:
+    """The text of a message: plain, unless its page has over twice as many letters, since some
+    programs write nothing but "see the page" for those who see none.
+    """
+    body: MIMEPart | None = None
+    pieces: Sequence[Piece] = ()
+    for kind, read in (("plain", text), ("html", html.page)):
+        part = parsed.get_body((kind,))
+        if part is None:
+            continue
+        read_pieces = read(_text(part)).pieces
+        if body is None or html.n_letters(read_pieces) > 2 * html.n_letters(pieces):
+            body = part
+            pieces = read_pieces
+    return body, pieces
 
 
 def _beside(part: MIMEPart, body: MIMEPart | None, *, restated: bool = False) -> Iterator[MIMEPart]:

@@ -1,5 +1,6 @@
-"""Numbers of lists as letters, Roman numerals or digits."""
+"""Numbers of lists as letters, Roman numerals or digits, and exponents."""
 
+import re
 import string
 
 _MAX_ROMAN = 3999
@@ -40,3 +41,14 @@ def numeral(number: int, kind: str) -> str:
             text += sign * (number // value)
             number %= value
     return text.upper() if kind in ("A", "I") else text
+
+
+def exponent_mark(before: str, raised: str) -> str:
+    """What stands between a text and its superscript: a sign where both are digits, as in 10^6.
+
+    Example:
+        >>> exponent_mark("10", "6"), exponent_mark("1", "st"), exponent_mark("m", "2")
+        ('^', '', '')
+    """
+    is_exponent = before[-1:].isdigit() and re.match(r"[-+\u2212\d]", raised) is not None
+    return "^" if is_exponent else ""

@@ -21,7 +21,7 @@ from rag.data.documents.blocks import (
     stated_title,
 )
 from rag.data.documents.kinds import count_drawn
-from rag.data.documents.numerals import numeral
+from rag.data.documents.numerals import exponent_mark, numeral
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _RELATED = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
@@ -248,10 +248,16 @@ def _value(element: Any, name: str, default: str = "") -> str:
 
 def _text(element: Any) -> str:
     parts: list[str] = []
+    place_before = ""
     for node in element.iter(f"{_W}t", *_TEXT_OF):
         ancestors = {ancestor.tag for ancestor in node.iterancestors()}
         if ancestors.isdisjoint((_FALLBACK, f"{_W}moveFrom")):
-            parts.append(_TEXT_OF.get(node.tag) or node.text or "")
+            text = _TEXT_OF.get(node.tag) or node.text or ""
+            place = _value(node.getparent().find(f"{_W}rPr"), "vertAlign")
+            if place == "superscript" != place_before:
+                parts.append(exponent_mark("".join(parts[-1:]), text))
+            place_before = place
+            parts.append(text)
     return "".join(parts)
 
 

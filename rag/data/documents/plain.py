@@ -16,6 +16,8 @@ _BYTE_ORDER_MARKED = ("utf-8-sig", "utf-16", "utf-32")
 _DECLARED = re.compile(rb"""(?:charset|encoding|coding)\s*[=:]\s*["']?\s*([A-Za-z][\w.:-]+)""")
 # Of letters beyond ASCII: more is no Western European text.
 _LATIN_SHARE = 0.5
+# Words of another alphabet, which ASCII's letters in tags may outnumber, and binary data.
+_NOT_WESTERN = re.compile(r"[^\W\d_a-zA-Z]{5}|[\0-\x08]")
 
 _EMPTY_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 _UNDERLINE = re.compile(r"([=\-~^*#])\1{2,}\s*\Z")
@@ -70,7 +72,7 @@ def decode(data: bytes) -> tuple[str, list[str]]:
 def _is_western_european(text: str) -> bool:
     letters = "".join(filter(str.isalpha, text))
     n_beyond_ascii = len(letters) - len(letters.encode("ascii", "ignore"))
-    return n_beyond_ascii < _LATIN_SHARE * len(letters) and not re.search(r"[\0-\x08]", text)
+    return n_beyond_ascii < _LATIN_SHARE * len(letters) and not _NOT_WESTERN.search(text)
 
 
 def text(source: str) -> Content:

@@ -386,7 +386,10 @@ def test_mail_with_attachments() -> None:
         "heading: p.pdf",
         "heading: x.bin",
     ]
-    assert converted.notes == ("attachment p.pdf: not read (broken file)",)
+    assert converted.notes == (
+        "attachment p.pdf: not read (broken file)",
+        "attachment x.bin: not read (no document)",
+    )
     assert make.levels(converted) == [1, 2, 1, 1]
 
 

@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+from email.message import EmailMessage
 from email.mime.base import MIMEBase
 from email.mime.multipart import MIMEMultipart
 from email.mime.text import MIMEText
@@ -382,6 +383,21 @@ def test_front_matter_of_toml_is_read_as_that_of_yaml() -> None:
     assert converted.metadata == (("on", "2024-05-01"), ("tags", ("a", "b")))
 
 
+@pytest.mark.parametrize(
+    ("stated", "title"),
+    [
+        ("title: >\n  The long\n  plan", "The long plan"),
+        ("title: 'Ann''s plan' # of May", "Ann's plan"),
+        ("title: 2024", "2024"),
+        ("title: ~", "Top"),
+        ("title: Plan: the second", "Plan: the second"),
+    ],
+)
+def test_titles_of_front_matter_are_read_as_yaml_where_they_are(stated: str, title: str) -> None:
+    converted = convert(f"---\n{stated}\n---\n# Top\n".encode(), "a.md")
+    assert (converted.title, converted.text) == (title, "Top")
+
+
 def test_an_attachment_that_names_groups_is_left_out_of_its_message() -> None:
     attachments = {
         "pay.md": YAML.format("groups: [hr]").encode(),
@@ -486,6 +502,65 @@ def test_repeated_cells_within_each_other_do_not_explode() -> None:
         row = f"<table:table-cell {repeated}>{inside}</table:table-cell>"
         inside = f"<table:table><table:table-row>{row}</table:table-row></table:table>"
     assert convert(make.odf(inside), "a.odt").text.count("Salaries") == 99
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("10<sup>6 </sup>cells", "10^6 cells"),
+        ("<b>10</b><sup>−6</sup>", "10^−6"),
+        ("the 1<sup>st</sup> m<sup>2</sup>", "the 1st m2"),
+        ('in 2019<sup><a href="#n1">3</a></sup>', "in 2019"),
+    ],
+)
+def test_an_exponent_is_no_part_of_its_number(source: str, expected: str) -> None:
+    assert convert(f"<p>{source}</p>".encode(), "a.html").text == expected
+
+
+def test_an_exponent_of_word_is_no_part_of_its_number() -> None:
+    document = docx.Document()
+    paragraph = document.add_paragraph("10")
+    for raised in ("1", "2"):
+        paragraph.add_run(raised).font.superscript = True
+    paragraph.add_run(" cells of the 1")
+    paragraph.add_run("st").font.superscript = True
+    assert convert(make.saved(document), "a.docx").text == "10^12 cells of the 1st"
+
+
+def test_all_articles_of_a_page_are_read() -> None:
+    articles = "".join(f"<article><p>The news of day {day}.</p></article>" for day in (1, 2))
+    page = f"<html><body><p>Site</p>{articles}</body></html>".encode()
+    assert convert(page, "a.html").text == "Site\n\nThe news of day 1.\n\nThe news of day 2."
+    alone = "<article><p>The news of today.</p><article>A comment.</article></article>"
+    page = f"<html><body><p>Site</p>{alone}</body></html>".encode()
+    assert convert(page, "a.html").text == "The news of today.\n\nA comment."
+
+
+@pytest.mark.parametrize(
+    ("plain", "expected"),
+    [
+        ("Please see the HTML part.", "It opens at nine, and closes at five in the evening."),
+        ("It opens at nine. Bye.", "It opens at nine. Bye."),
+    ],
+)
+def test_a_plain_text_that_stands_for_a_page_is_not_the_message(plain: str, expected: str) -> None:
+    message = EmailMessage()
+    message["Subject"] = "Gate"
+    message.set_content(plain)
+    page = "<p>It opens at nine, and closes at five in the evening.</p>"
+    long = expected != plain
+    message.add_alternative(page if long else "<p>It opens at nine.</p><p>Bye.</p>", subtype="html")
+    message.add_attachment(b"PK", maintype="application", subtype="zip", filename="plan.zip")
+    message.add_attachment(b"PNG", maintype="image", subtype="png", filename="logo.png")
+    converted = convert(message.as_bytes(), "a.eml")
+    assert make.texts(converted, "paragraph") == [expected]
+    assert converted.notes == ("attachment plan.zip: not read (no document)",)
+
+
+def test_a_page_in_another_alphabet_is_not_read_as_western_european() -> None:
+    page = f"<html><body>{'<p class=text>Привет, мир.</p>' * 9}</body></html>"
+    with pytest.raises(Unreadable, match="unknown encoding"):
+        convert(page.encode("cp1251"), "a.html")
 
 
 def test_a_form_feed_parts_words() -> None:
