@@ -29,7 +29,7 @@ TOKENS = {
     "rag/cli": (10_900, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
     "rag/core": (5_455, 4_200),
-    "rag/data": (55_280, 41_000),
+    "rag/data": (55_750, 41_000),
     "rag/docs": (180, 200),
     # One table of figures; what a run cannot be judged by is refused, what is left out is noted.
     "rag/eval": (20_135, 12_200),
@@ -48,7 +48,7 @@ TOKENS = {
     "retrievers": (48_600, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_430, 16_000),
-    "tests": (309_709, 200_000),
+    "tests": (310_280, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
