@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypedDict
@@ -18,7 +17,7 @@ from rag.core.log import Timer, stage
 from rag.core.types import AnswerSet, EvidencePath, Hit, SearchResult
 from rag.data.records import fault_of_question
 from rag.metrics.calibration import checked_confidences
-from rag.policies import Finish, Policy, Read, Search, State, Step, open_policy
+from rag.policies import Finish, Policy, Read, Search, SearchOnce, State
 from readers.paths import with_paths
 from readers.protocols import Reader, ReadRequest, TextSink
 from retrievers.protocols import Selected
@@ -160,7 +159,7 @@ def _run(
     failures: list[ReaderError],
 ) -> tuple[list[State], list[AnswerSet]]:
     """The last state of each question, and the answers with which its policy finished."""
-    policy = options.policy or open_policy("once", reader)
+    policy = options.policy or SearchOnce.of(reader)
     states = list(states)
     finished = dict[int, AnswerSet]()
     for _ in range(MAX_STEPS):
@@ -244,7 +243,8 @@ def _next_steps(
     unfinished = [n for n in range(len(states)) if n not in finished]
     searches = list[tuple[int, str]]()
     readings = list[tuple[int, SearchResult]]()
-    for n, step in zip(unfinished, _decide(policy, [states[n] for n in unfinished]), strict=True):
+    for n in unfinished:
+        step = policy.step(states[n])
         if isinstance(step, Finish):
             finished[n] = step.answers
         elif isinstance(step, Search):
@@ -253,14 +253,6 @@ def _next_steps(
         elif isinstance(step, Read):
             readings += [(n, result) for result in step.searches]
     return searches, readings
-
-
-def _decide(policy: Policy, states: Sequence[State]) -> list[Step]:
-    """The policy's step for each state; several at a time where the policy allows it."""
-    if policy.max_concurrent < 2:
-        return [policy.step(state) for state in states]
-    with ThreadPoolExecutor(policy.max_concurrent) as pool:
-        return list(pool.map(policy.step, states))
 
 
 def _check_queries(policy: Policy, queries: Sequence[str]) -> None:

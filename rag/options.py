@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 if TYPE_CHECKING:
-    from rag.core.types import PolicyName
     from rag.data.text import Profile
     from rag.opening import Precision, ReaderLike, VerifierLike
-    from rag.policies import Policy
     from retrievers.hybrid import Fusion
     from retrievers.multihop import MultiHop
     from retrievers.protocols import Retriever, TextEncoder
@@ -86,7 +84,6 @@ class EvaluationOptions(OpenOptions, total=False):
     limit: int | None
     sample: int | None
     gold: bool
-    policy: PolicyName | Policy
     by: tuple[str, ...]
     seed: int
 

@@ -9,21 +9,15 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import Self
 
 from rag.comparing import find_comparison
-from rag.core.errors import ConfigError, ReaderError
-from rag.core.log import get_logger
-from rag.core.types import AnswerSet, Hit, Passage, PolicyName, RankedPassages, SearchResult
+from rag.core.types import AnswerSet, Hit, Passage, RankedPassages, SearchResult
 from rag.data.languages import ENGLISH
-from rag.data.records import fault_of_question
-from readers.llm.prompt import fence_passages
-from readers.llm.reader import Completer, fit_messages
-from readers.protocols import Reader, reader_name
+from readers.protocols import Reader
 
-log = get_logger(__name__)
 GREETING = re.compile(
     r"\W*(?:(?:hello|hi|hey|good (?:morning|afternoon|evening|day)|thanks|thank you|bye|goodbye|ok|okay)"
     r"(?: there| again| very much| so much)?\W*)+",
@@ -77,14 +71,7 @@ Step = Search | Read | Finish
 
 
 class Policy(ABC):
-    """Decides on the next step of a question.
-
-    Attributes:
-        max_concurrent: how many questions `step` may be called for at a time, from several threads;
-            0 and 1: one after another.
-    """
-
-    max_concurrent: int = 0
+    """Decides on the next step of a question."""
 
     @abstractmethod
     def step(self, state: State) -> Step:
@@ -94,25 +81,6 @@ class Policy(ABC):
     def identity(self) -> str:
         """All of the policy that confidences depend on: what is promised under another is void."""
         return type(self).__name__
-
-
-def open_policy(name: PolicyName, reader: Reader | None) -> Policy:
-    """The policy of a name.
-
-    Raises:
-        ConfigError: the policy needs a language model, and the reader is none.
-    """
-    if name == "once":
-        if reader is None:
-            return SearchOnce()
-        return SearchOnce(reader.language, compares=reader.completer is None)
-    if reader is None or reader.completer is None:
-        found = "there is no reader" if reader is None else f"the reader is {reader_name(reader)}"
-        raise ConfigError(
-            f"the policy {name!r} asks a language model what to search for, and {found}",
-            hint="give a language model as the reader, or leave the policy at once",
-        )
-    return SearchAgain(reader.completer, max_concurrent=reader.max_concurrent)
 
 
 class SearchOnce(Policy):
@@ -131,6 +99,11 @@ class SearchOnce(Policy):
     def __init__(self, language: str = ENGLISH, *, compares: bool = True) -> None:
         self._is_english = language == ENGLISH
         self._compares = compares and self._is_english
+
+    @classmethod
+    def of(cls, reader: Reader) -> Self:
+        """The policy for what a reader reads; a language model compares by itself."""
+        return cls(reader.language, compares=reader.completer is None)
 
     def step(self, state: State) -> Step:
         """See `Policy`."""
@@ -159,84 +132,6 @@ class SearchOnce(Policy):
     def identity(self) -> str:
         """See `Policy`."""
         return "SearchOnce, compares" if self._compares else "SearchOnce"
-
-
-_TASK = (
-    "You search for what a question needs. If the passages do not suffice to answer it, reply with "
-    "one line: SEARCH: and the words to search for next. If they do, reply with ENOUGH."
-)
-_REPLY_TOKENS = 64
-_NEXT_SEARCH = re.compile(r"^\W*search:\s*(\S.*)$", re.IGNORECASE | re.MULTILINE)
-
-
-@dataclass
-class SearchAgain(Policy):
-    """A language model says after each search what else to look for; then everything that was found
-    is read.
-
-    A model that gives no reply is not asked again: what was found so far is read.
-
-    Attributes:
-        model: continues a chat, such as `completer` of a language model's reader.
-        max_searches: searches beside the first.
-        shown_passages: passages that the model sees at most, the best of each search in turn; fewer
-            where its window is too small for them.
-        max_concurrent: questions that the model is asked about at a time.
-
-    Source: Trivedi et al. 2023, "Interleaving Retrieval with Chain-of-Thought Reasoning for
-    Knowledge-Intensive Multi-Step Questions" (IRCoT), section 3.
-
-    Note:
-        The paper searches for each sentence of a chain of thought; here the model words the query
-        itself.
-    """
-
-    model: Completer
-    _: KW_ONLY
-    max_searches: int = 2
-    shown_passages: int = 8
-    max_concurrent: int = 0
-
-    def step(self, state: State) -> Step:
-        """See `Policy`."""
-        if not state.searches:
-            return Search((state.query,))
-        if state.answers:
-            return Finish(state.answers[-1])
-        everything = merge_in_turn([search.passages for search in state.searches])
-        if len(state.searches) <= self.max_searches:
-            query = self._next_query(state, everything)
-            if query and query not in [search.query for search in state.searches]:
-                return Search((query,))
-        return Read((SearchResult(state.question, everything),))
-
-    @property
-    def identity(self) -> str:
-        """See `Policy`."""
-        return f"SearchAgain, {self.max_searches} searches, {self.shown_passages} shown"
-
-    def _next_query(self, state: State, found: RankedPassages) -> str:
-        """What the model wants to search for next; "" if the passages suffice."""
-        best = [passage for _, passage in found[: self.shown_passages]]
-        write = partial(_ask_what_to_search, state.query)
-        fitting = fit_messages(self.model, write, best, _REPLY_TOKENS, least=0)
-        if fitting is None:
-            return ""
-        messages, _ = fitting
-        try:
-            reply = self.model.complete(messages, _REPLY_TOKENS).text
-        except ReaderError as error:
-            log.warning("a language model did not say what to search for: %s", error.message)
-            return ""
-        request = _NEXT_SEARCH.search(reply)
-        if request is None or fault_of_question(request[1]):
-            return ""
-        return request[1]
-
-
-def _ask_what_to_search(question: str, passages: Sequence[Passage]) -> list[dict[str, str]]:
-    task, content = fence_passages(question, passages)
-    return [{"role": "system", "content": task + _TASK}, {"role": "user", "content": content}]
 
 
 def merge_in_turn(lists: Sequence[RankedPassages]) -> RankedPassages:

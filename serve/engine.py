@@ -18,9 +18,8 @@ from starlette.requests import Request
 
 from rag.core.errors import ArtifactError, ConfigError, RagError, ReaderError, RetrievalError
 from rag.core.log import get_logger, stage
-from rag.core.types import Hit, Passage, PolicyName
+from rag.core.types import Hit, Passage
 from rag.data.filters import Filter
-from rag.policies import open_policy
 from readers.protocols import TextSink
 from serve.batching import ItemFailed, MicroBatcher
 from serve.conversions import Conversions
@@ -50,13 +49,8 @@ _FAILURES: dict[type[BaseException], ApiError] = {
 }
 
 
-# The answer where the server's models cannot do a kind of job, or follow a "policy"; its message is
-# a format of the job.
+# The answer where the server's models cannot do a kind of job; its message is a format of the job.
 _LACKS = {
-    "policy": invalid_request(
-        "this server's reader is no language model, which the policy {job.policy!r} asks",
-        "leave 'policy' out",
-    ),
     "embed": invalid_request(
         "this index makes no vectors of input_type {job.side!r}",
         "an encoder with one vector per text makes them; a reader's own one, of questions alone",
@@ -94,7 +88,6 @@ class Job:
     n_best: int = 0
     filter: Filter | None = None
     context: str = ""
-    policy: PolicyName = "once"
     side: Literal["query", "passage"] = "query"
     in_text: bool = False
     alone: str = ""
@@ -362,7 +355,6 @@ class Engine:
             n_best=job.n_best,
             filter=job.filter,
             context=job.context,
-            policy=open_policy(job.policy, pipeline.reader),
             on_text=job.on_text,
         )
         self.metrics.no_answers.inc(sum(not answers.is_answered for answers in answer_sets))
@@ -423,12 +415,11 @@ def _failure(
     answer = answer_to(cause)
     if answer is not None:
         return answer
-    lacking = "policy" if job.policy != "once" else job.kind
-    lack = _LACKS.get(lacking)
+    lack = _LACKS.get(job.kind)
     # A pipeline without a verifier raises an ArtifactError.
-    error = ArtifactError if lacking == "verify" else ConfigError
+    error = ArtifactError if job.kind == "verify" else ConfigError
     if lack is not None and isinstance(cause, error):
-        log.warning("%s cannot be had: %s", lacking, cause, extra={"request_id": request_id})
+        log.warning("%s cannot be had: %s", job.kind, cause, extra={"request_id": request_id})
         return replace(lack, message=lack.message.format(job=job))
     failure = next(failure for kind, failure in _FAILURES.items() if isinstance(cause, kind))
     fields = {"request_id": request_id, "code": failure.code, "question_number": number}

@@ -29,7 +29,6 @@ from pydantic import (
 )
 from starlette.responses import JSONResponse, Response
 
-from rag.core.types import PolicyName
 from rag.data.filters import parse_filter
 from rag.data.records import fault_of_question
 from rag.pipeline import Pipeline
@@ -118,9 +117,6 @@ class AskRequest(RetrieveRequest):
     n_best: int = Field(
         5, ge=1, le=20, strict=True, description="most answers to return for each question"
     )
-    policy: PolicyName = Field(
-        "once", description="search once, or again as often as the language model asks for it"
-    )
 
 
 class FeedbackRequest(BaseModel):
@@ -173,7 +169,7 @@ async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response
     """
     conditions = parse_filter(body.filter)
     scope = engine.scope(request, body.shelf)
-    job = Job("ask", scope, body.top_k, body.n_best, conditions, policy=body.policy)
+    job = Job("ask", scope, body.top_k, body.n_best, conditions)
     return await _results(body, request, engine, job)
 
 

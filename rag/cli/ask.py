@@ -25,7 +25,6 @@ from rag.cli.options import (
 )
 from rag.cli.show import format_answer_set, format_verdict, say
 from rag.core.errors import ConfigError
-from rag.core.types import PolicyName
 from rag.options import OpenOptions
 
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
@@ -40,7 +39,6 @@ def ask(
     read: Read = 20,
     filter: Filter = None,
     n_best: PositiveInt = 3,
-    policy: PolicyName = "once",
     as_groups: As = None,
     as_json: AsJson = False,
     **opening: Unpack[OpenOptions],
@@ -50,7 +48,6 @@ def ask(
     Args:
         questions: The question; several are answered in turn.
         n_best: Answers to show at most.
-        policy: Search once, or again as often as the language model that reads asks for it.
         as_json: Print one JSON object per question.
     """
     from rag.data.filters import parse_options
@@ -62,16 +59,12 @@ def ask(
     conditions = parse_options(filter or ())
     groups = None if as_groups is None else groups_of_person(as_groups)
     from rag.pipeline import Pipeline
-    from rag.policies import open_policy
 
     with Pipeline.open(index, **opening) as pipeline:
         asked = pipeline if groups is None else pipeline.for_groups(groups)
-        opened = open_policy(policy, asked.reader)
         # Each question by itself: its answer is shown at once, with its own time.
         for question in questions:
-            answers = asked.ask(
-                question, top_k=read, n_best=n_best, filter=conditions, policy=opened
-            )
+            answers = asked.ask(question, top_k=read, n_best=n_best, filter=conditions)
             result = answers.to_json()
             if as_json:
                 say(json.dumps(result, ensure_ascii=False))

@@ -478,10 +478,6 @@ AnswerKind = Literal["answer", "list", "passage"]
 FAR_BELOW = 0.25
 
 
-PolicyName = Literal["once", "again"]
-"""When passages are searched for: once, or again as often as a language model asks for it."""
-
-
 @dataclass(frozen=True, slots=True)
 class AnswerSet(Record):
     """The answers to one question, and how they were obtained.

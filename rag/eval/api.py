@@ -46,6 +46,7 @@ def evaluate(
     *,
     run: str | Path | None = None,
     claims: str | Path | None = None,
+    policy: Policy | None = None,
     reads: bool = True,
     split: str | None = None,
     command: str = "",
@@ -65,12 +66,13 @@ def evaluate(
         run: search results to be scored, in place of a search: a TREC run or DPR's JSON.
         claims: a file of claims, in place of questions, see `rag.data.claims.read_claims`; with
             `gold=True` they are judged by the evidence that they bring.
+        policy: decides when to search and read; by default, search once and read.
         reads: False only searches, and so does `reader=False`.
         split: "train", "dev" or "test", if the file name does not say.
         command: the command line, for the report.
         **options: fields of `OpenSettings` (retriever, reader, fusion, index_encoder, …), which
             also take your own objects, and of `EvaluationSettings` (profile, limit, sample, ks,
-            read, gold, …), of which `policy` also takes a `rag.policies.Policy`.
+            read, gold, …).
 
     Returns:
         The figures with their intervals, and the folder of records, predictions and report.
@@ -80,22 +82,20 @@ def evaluate(
     """
     scoring: dict[str, object] = {**options}
     opening = {name: scoring.pop(name) for name in OpenSettings.model_fields if name in scoring}
-    policy = scoring.get("policy")
     _refuse_objects({**opening, "policy": policy}, out)
     opening_options = cast("OpenOptions", opening)
     if claims is not None:
-        if not reads or run is not None or questions is not None:
+        is_asked = any(given is not None for given in (run, questions, policy))
+        if is_asked or not reads:
             what = "claims are judged, not only searched for"
-            hint = "read 1 passage or more, and leave {run} and {questions} out"
-            raise ConfigError(what, hint=hint, arguments=["run", "questions"])
+            hint = "read 1 passage or more, and leave {run}, {questions} and {policy} out"
+            raise ConfigError(what, hint=hint, arguments=["run", "questions", "policy"])
         settings = load_config(EvaluationSettings, overrides={"read": READ, **scoring})
         source = QuestionSource.of_file(claims, split=split)
         _check_out(out, settings, source)
         judge = partial(evaluate_claims, settings=settings, source=source, command=command)
         judging = _claim_system(index, opening_options, settings)
         return _evaluation(out, partial(judge, judging, read_claims(claims)))
-    if isinstance(policy, Policy):
-        del scoring["policy"]
     settings = load_config(EvaluationSettings, overrides=scoring)
     source, stream = _read(questions, split)
     if run is None:
@@ -111,7 +111,7 @@ def evaluate(
         system, settings = _open_run(Path(run), opened, settings)
         if opened is None and ".json" not in Path(run).suffixes:
             stream = _judged_by_id(stream)
-    if isinstance(policy, Policy):
+    if policy is not None:
         system = _with_policy(system, policy)
     ask = partial(_ask, settings=settings, source=source, command=command)
     return _evaluation(out, partial(ask, system, stream, opened))

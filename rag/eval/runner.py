@@ -50,7 +50,6 @@ from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.eval.summary import summarise
 from rag.eval.systems import System
-from rag.policies import open_policy
 
 _FORMAT_VERSION = 1
 METRICS_NAME = "metrics.json"
@@ -260,7 +259,7 @@ def _ask_all(
         top_k=settings.retrieve_top_k,
         read=settings.read,
         n_best=N_BEST,
-        policy=system.policy or open_policy(settings.policy, system.reader),
+        policy=system.policy,
     )
     count = settings.sample or settings.limit
     order: dict[str, None] = {}

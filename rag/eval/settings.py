@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, Field
 
 from rag.config import DEFAULT_SEED, Config
-from rag.core.types import MAX_TOP_K, PolicyName
+from rag.core.types import MAX_TOP_K
 from rag.data.text import Profile
 from rag.eval.figures import find_figure
 from rag.metrics import DEFAULT_MEASURES
@@ -40,7 +40,6 @@ class EvaluationSettings(Config):
         sample: evaluate a random sample of this number of questions, drawn with `seed`, in the
             set's order.
         gold: read the gold passages instead of searching.
-        policy: when to search and read: once, or again as often as a language model asks for it.
         by: fields of the questions ("kind", "format", …) by whose values the figures are also
             grouped.
         seed: seed for the sample and the bootstrap.
@@ -53,7 +52,6 @@ class EvaluationSettings(Config):
     limit: int | None = Field(default=None, ge=1)
     sample: int | None = Field(default=None, ge=1)
     gold: bool = False
-    policy: PolicyName = "once"
     by: tuple[str, ...] = ()
     seed: int = Field(default=DEFAULT_SEED, ge=0)
 

@@ -52,7 +52,7 @@ class System:
         search: of a pipeline, or of an object with the same method.
         find: a question and a number of passages → the passages that stand for its first search.
         document_of: passage id → id of its document, as the index has it.
-        policy: decides when to search and read, in place of the policy that settings name.
+        policy: decides when to search and read; None: search once, and read.
     """
 
     identity: Mapping[str, object]
@@ -117,7 +117,8 @@ def gold_system(
 def _search_nowhere(queries: Sequence[str], top_k: int, *, timer: Timer) -> Sequence[SearchResult]:
     raise ConfigError(
         "a policy that searches on has nothing to search here",
-        hint="leave the policy at once, or evaluate an index without gold passages",
+        hint="leave {policy} out, or evaluate an index without gold passages",
+        arguments=["policy"],
     )
 
 

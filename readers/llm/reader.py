@@ -66,8 +66,6 @@ def fit_messages(
     write: Callable[[Sequence[Passage]], list[dict[str, str]]],
     passages: Sequence[Passage],
     reply_tokens: int,
-    *,
-    least: int = 1,
 ) -> tuple[list[dict[str, str]], int] | None:
     """The messages with as many passages as the model's window takes, and their number.
 
@@ -75,12 +73,11 @@ def fit_messages(
         write: passages → messages.
         passages: the best first.
         reply_tokens: room that the reply needs.
-        least: fewest passages that make sense.
 
     Returns:
-        None if not even the fewest passages fit.
+        None if not even one passage fits.
     """
-    for count in range(len(passages), least - 1, -1):
+    for count in range(len(passages), 0, -1):
         messages = write(passages[:count])
         if model.fits(messages, reply_tokens):
             return messages, count

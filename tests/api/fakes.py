@@ -190,7 +190,6 @@ class FakePipeline:
         n_best: int,
         filter: Any = None,
         context: str = "",
-        policy: Any = None,
         on_text: Any = None,
     ) -> list[AnswerSet]:
         self._begin(questions)

@@ -74,8 +74,6 @@ BAD_REQUESTS = [  # path, body, words of the message
     ("/v1/ask", {"question": "a", "shelf": []}, "shelf: give the name of a shelf, or a list of"),
     ("/v1/ask", {"question": "a", "shelf": ["x", 3]}, "shelf: give the name of a shelf, or a list"),
     ("/v1/ask?top_k=3", {"question": "a"}, "'top_k' in the URL is not read"),
-    ("/v1/ask", {"question": "a", "policy": "twice"}, "policy: input should be 'once' or 'again'"),
-    ("/v1/ask", {"question": "a", "policy": "again"}, "reader is no language model"),
     ("/v1/feedback", {**JUDGED, "better_answer": "x"}, "a right answer has no 'better_answer'"),
     (
         "/v1/feedback",

@@ -10,7 +10,7 @@ from rag.answering import AnswerOptions, Outcome, answer_questions
 from rag.cli.show import format_answer_set
 from rag.comparing import Comparison, find_comparison
 from rag.core.types import Answer, AnswerSet, Hit, Passage, SearchResult
-from rag.policies import Policy, SearchOnce, open_policy
+from rag.policies import Policy, SearchOnce
 from readers.protocols import Reader, ReadRequest
 from tests.support.completing import MadeModel
 
@@ -270,7 +270,7 @@ def test_paths_other_languages_and_language_models_are_left_as_they_are() -> Non
     for reader, policy in (
         (Paths(BORN), None),
         (Births(BORN), german),
-        (modelled, open_policy("once", modelled)),
+        (modelled, SearchOnce.of(modelled)),
     ):
         ask(reader, policy)
         assert [question for question, _ in reader.read_for] == [ASKED]

@@ -1,8 +1,5 @@
-"""One loop asks a policy what to do next: two that are built in, and one that is written from
-outside.
-"""
+"""One loop asks a policy what to do next: the usual one, and others that are written from outside."""
 
-import threading
 from collections.abc import Sequence
 
 import pytest
@@ -15,16 +12,12 @@ from rag.policies import (
     Finish,
     Policy,
     Search,
-    SearchAgain,
     SearchOnce,
     State,
+    Step,
     merge_in_turn,
-    open_policy,
 )
-from readers.llm.prompt import Completion
 from readers.protocols import Reader, ReadRequest
-from tests.pipeline_parts import LastWordsReader
-from tests.support.completing import MadeModel
 from tests.support.messages import refusal
 
 TEXTS = {
@@ -96,61 +89,6 @@ def test_a_follow_up_is_searched_for_with_the_question_before_it_and_read_alone(
     assert (answer.question, answer.answers[0].text) == (AFTER, "1818")
 
 
-class Model(MadeModel):
-    """Replies from a list; its window holds so many passages."""
-
-    def __init__(self, *replies: str | ReaderError, window: int = 99) -> None:
-        super().__init__(self._next)
-        self.replies = list(replies)
-        self.window = window
-        self.shown = list[str]()
-
-    def _next(self, content: str) -> Completion:
-        self.shown.append(content)
-        reply = self.replies.pop(0)
-        if isinstance(reply, ReaderError):
-            raise reply
-        return Completion(reply)
-
-    def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
-        return messages[-1]["content"].count("</passage") <= self.window
-
-
-def test_a_language_model_asks_for_another_search() -> None:
-    world = World()
-    model = Model("SEARCH: capital of Germany", "ENOUGH")
-    [outcome] = run(SearchAgain(model), [ASKED], world)
-    assert (outcome.shown.answers[0].text, outcome.shown.question) == ("Berlin", ASKED)
-    assert world.searched == [[ASKED], ["capital of Germany"]]
-    assert ["The capital of Germany" in shown for shown in model.shown] == [False, True]
-    assert len(outcome.state.searches) == 2
-    assert [passage.id for _, passage in outcome.result.passages] == ["danube", "germany"]
-
-
-@pytest.mark.parametrize(("window", "shown"), [(99, [1, 2]), (1, [1, 1]), (0, [0, 0]), (-1, [])])
-def test_a_language_model_sees_the_passages_that_fit(window: int, shown: list[int]) -> None:
-    model = Model("SEARCH: capital of Germany", "ENOUGH", window=window)
-    run(SearchAgain(model), [ASKED], World())
-    assert [text.count("</passage") for text in model.shown] == shown
-
-
-@pytest.mark.parametrize(
-    "replies",
-    [
-        ("SEARCH: a", "SEARCH: b"),
-        (f"SEARCH: {ASKED}",),
-        ("Berlin, I think",),
-        (ReaderError("no reply"),),
-        ("SEARCH: \x00",),
-    ],
-)
-def test_a_language_model_cannot_search_for_ever(replies: tuple[str | ReaderError, ...]) -> None:
-    world = World()
-    [outcome] = run(SearchAgain(Model(*replies)), [ASKED], world)
-    assert len(outcome.state.searches) <= 3
-    assert len(world.read_calls) == 1
-
-
 def test_passages_of_several_searches_come_in_turn_and_once() -> None:
     a, b, c = (Passage(name, "", name) for name in "abc")
     lists = [
@@ -188,24 +126,20 @@ class Unreadable(World):
         return super().read(requests, n_best)
 
 
+class SearchesLonger(SearchOnce):
+    """Searches for a question about a capital twice, so that it is read a step later."""
+
+    def step(self, state: State) -> Step:
+        if state.question.startswith("Capital") and len(state.searches) == 1:
+            return Search(("Germany again",))
+        return super().step(state)
+
+
 def test_a_question_that_cannot_be_read_does_not_end_its_batch() -> None:
-    policy = SearchAgain(Model("ENOUGH", "SEARCH: Germany again", "ENOUGH"), max_concurrent=1)
-    failed, answered = run(policy, [ASKED, "Capital of Germany?"], Unreadable())
+    failed, answered = run(SearchesLonger(), [ASKED, "Capital of Germany?"], Unreadable())
     assert (failed.shown.failure, answered.shown.answers[0].text) == ("the model is away", "Berlin")
     with refusal(ReaderError):
         run(SearchOnce(), [ASKED], Unreadable())
-
-
-def test_a_model_elsewhere_is_asked_about_several_questions_at_a_time() -> None:
-    barrier = threading.Barrier(2, timeout=10)
-
-    def reply(content: str) -> Completion:
-        barrier.wait()
-        return Completion("ENOUGH")
-
-    world = World()
-    run(SearchAgain(MadeModel(reply), max_concurrent=2), [ASKED, "Capital of Germany?"], world)
-    assert len(world.read_calls) == 1
 
 
 def test_words_as_they_come_are_those_of_one_question() -> None:
@@ -219,13 +153,3 @@ def test_words_as_they_come_are_those_of_one_question() -> None:
     assert (outcome.shown.answers[0].text, pieces) == ("Berlin", [])
     with refusal(ConfigError):
         answer_questions(["a", "b"], options, search=world.search, reader=world)
-
-
-def test_a_policy_is_opened_by_its_name() -> None:
-    reader = LastWordsReader()
-    assert isinstance(open_policy("once", None), SearchOnce)
-    for without in (None, reader):
-        with refusal(ConfigError):
-            open_policy("again", without)
-    reader.completer = Model("ENOUGH")
-    assert isinstance(open_policy("again", reader), SearchAgain)

@@ -12,11 +12,10 @@ from rag.core.errors import ArtifactError
 from rag.core.manifest import PROMISE_NAME
 from rag.core.types import Answer, AnswerSet, Evidence, Promise, SearchResult
 from rag.pipeline import Pipeline
-from rag.policies import SearchAgain, SearchOnce, State
+from rag.policies import SearchOnce, State
 from rag.promises import PromiseKeeper, StoredPromise
 from readers.protocols import ReadRequest, TextSink
 from tests.pipeline_parts import LastWordsReader
-from tests.support.completing import MadeModel
 from tests.support.messages import refusal
 
 CONDITIONS = {"index_version": "v1", "reader": "r", "encoder": {"name": "e"}, "top_k": 20}
@@ -85,13 +84,6 @@ def test_a_promise_is_void_where_comparisons_are_answered_in_another_way(compare
     shown = keeper.keep(outcome(0.9), pipeline.conditions(asked)).shown
     assert (shown.promise is None) == (not compares)
     assert shown.notice.endswith("other values of policy") == (not compares)
-
-
-def test_a_promise_is_void_where_a_model_may_search_more_often() -> None:
-    model = MadeModel(str)
-    policies = [SearchAgain(model), SearchAgain(model, max_searches=5), SearchAgain(model)]
-    first, more, same = [policy.identity for policy in policies]
-    assert first == same != more
 
 
 def test_confidences_that_leave_the_fitted_range_are_noticed() -> None:

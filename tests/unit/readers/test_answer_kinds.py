@@ -8,7 +8,7 @@ import pytest
 import rag
 from rag.core.types import Answer, AnswerSet, Evidence, Passage
 from rag.pipeline import Pipeline
-from rag.policies import Finish, State, open_policy
+from rag.policies import Finish, SearchOnce, State
 from readers.answer_kinds import asks_yes_no, list_around, present_spans
 from tests.pipeline_parts import LastWordsReader
 
@@ -133,7 +133,7 @@ def test_rules_for_english_are_off_in_other_languages(tmp_path: Path) -> None:
             # "Was", what, is no auxiliary verb.
             kinds[language] = pipeline.ask("Was ist die Hauptstadt?").kind
             candidates = pipeline.reader.count_candidates("Was ist die Hauptstadt?", 5)
-            policy = open_policy("once", pipeline.reader)
+            policy = SearchOnce.of(pipeline.reader)
         assert (candidates > 5) is (language == "en")
         assert isinstance(policy.step(State("Okay")), Finish) is (language == "en")
     assert kinds == {"en": "passage", "de": "answer"}
