@@ -84,6 +84,8 @@ def create_app(
         description="Ask a corpus; get an answer, its evidence in the text, and a calibrated confidence.",
         docs_url=None,
         redoc_url=None,
+        # Behind a proxy it would lead to another path, and perhaps from https to http.
+        redirect_slashes=False,
         servers=[{"url": "./"}],  # beside this description, also behind a proxy
         dependencies=[Depends(key) for key in keys if settings.knows_people],  # checked by the gate
         responses={"default": {"model": ErrorOut, "description": "An error; its code says which"}},

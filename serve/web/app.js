@@ -189,7 +189,7 @@ function showStart() {
 
 function openTab(name) {
   tab = name;
-  for (const [each, element] of Object.entries(tabs)) element.setAttribute("aria-selected", String(each === name));
+  for (const [each, element] of Object.entries(tabs)) element.setAttribute("aria-pressed", String(each === name));
   byId("question-label").textContent = words(`label.${name}`);
   input.placeholder = words(`placeholder.${name}`);
   byId("send").textContent = words(`tab.${name}`);

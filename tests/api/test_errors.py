@@ -134,6 +134,8 @@ async def test_bodies_that_are_not_json(client, content, media_type, status, cod
 async def test_unknown_paths_methods_and_passages(client):
     check(await client.post("/v2/ask", json={}), 404, "not_found")
     check(await client.get("/redoc"), 404, "not_found")
+    for path in ("/v1/ask/", "/docs/", "/static"):
+        check(await client.get(path), 404, "not_found")
     refused = await client.get("/v1/ask")
     check(refused, 405, "method_not_allowed")
     assert refused.headers["allow"] == "POST"

@@ -225,6 +225,16 @@ def test_share_link_history_and_examples(page):
     assert kept == [0, 0, ""]
 
 
+def test_what_to_do_is_chosen_by_buttons_that_say_which_is_pressed(page):
+    # Tabs would have to be walked through with arrows, and panels to belong to them.
+    assert page.all("[role=tab], [role=tablist]") == []
+    pressed = "return document.querySelector('[aria-pressed=true]').id"
+    assert page.script(pressed) == "tab-ask"
+    page.all("#tab-verify")[0].click()
+    assert page.script(pressed) == "tab-verify"
+    assert len(page.all("[aria-pressed=true]")) == 1
+
+
 def test_a_question_that_is_asked_again_is_in_the_history_once(page):
     page.ask("What's the Danube?")
     before = page.script("return history.length")
