@@ -43,7 +43,7 @@ class LastWordsReader(Reader):
                 end = len(passage.text) - 1
                 evidence = request.evidence(number, (start, end))
                 spans.append(
-                    Answer(passage.text[start:end], 5.0 - number, 0.9 - number / 2, evidence)
+                    Answer(passage.text[start:end], 5.0 - number, 0.9 / (1 + number), evidence)
                 )
             results.append(AnswerSet(request.question, tuple(spans), 0.05 if spans else 1.0))
         return results

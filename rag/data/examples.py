@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import quote
 
+import numpy as np
+
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
 from rag.core.log import get_logger
@@ -347,6 +349,8 @@ def run_id(passage_id: str) -> str:
 def write_run(path: Path, examples: Iterable[Example]) -> None:
     """Write a TREC run: ranks from 1 in the order of the candidates, scores that read back exactly.
 
+    trec_eval orders by score, of 32 bits, alone: a score that is not below the one before it is
+    written as the next lower number.
     Such a file cannot express white space: a passage's id with white space is percent-encoded.
 
     Raises:
@@ -357,6 +361,7 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
         open(temporary, "w", encoding="utf-8", newline="\n") as file,
     ):
         for example in examples:
+            before = np.float32(np.inf)
             for rank, candidate in enumerate(example.candidates, start=1):
                 passage_id = run_id(candidate.passage.id)
                 if example.id.split() != [example.id] or not passage_id:
@@ -365,8 +370,9 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
                         "white space",
                         hint="write JSON instead of a run, or give questions ids without spaces",
                     )
-                score = -float(rank) if candidate.score is None else float(candidate.score)
-                file.write(f"{example.id} Q0 {passage_id} {rank} {score!r} rag\n")
+                score = np.float32(-rank if candidate.score is None else candidate.score)
+                before = min(score, np.nextafter(before, np.float32(-np.inf)))
+                file.write(f"{example.id} Q0 {passage_id} {rank} {float(before)!r} rag\n")
 
 
 def _candidate(context: object, role: Role) -> Candidate:

@@ -100,7 +100,7 @@ def evaluate(
     source, stream = _read(questions, split)
     if run is None:
         _check_out(out, settings, source)
-    else:
+    if run is not None or not isinstance(index, str | Path | Index | None):
         _refuse_unused(opening)
     stream = _refuse_unjudged(stream)
     if run is None:
@@ -118,13 +118,14 @@ def evaluate(
 
 
 def _refuse_unused(opening: Mapping[str, object]) -> None:
-    """Refuse what says how to search and read, where search results are scored."""
+    """Refuse what says how to search and read, where search results or what is open are scored."""
     given = [name for name, value in opening.items() if value not in (None, False)]
     if given:
         raise ConfigError(
-            f"with {{run}} nothing is searched or read, and {', '.join(given)} would change nothing",
-            hint="leave {run} out, or the others",
-            arguments=["run"],
+            f"{', '.join(given)} would change nothing: a {{run}} is not searched for, and an open {{index}} "
+            "searches and reads as it was opened",
+            hint="leave these out, or give the folder of an index without {run}",
+            arguments=["run", "index"],
         )
 
 
@@ -259,6 +260,11 @@ def _open_system(
         index = Pipeline.open(index, reads=reads, **opening)
     if index is not None:
         opened = index.index if isinstance(index, Pipeline) else None
+        if not reads:
+            system = system_of(index)
+            return replace(
+                system, reader=None, identity={**system.identity, "reader": None}
+            ), opened
         if not settings.gold or index.reader is None:
             return system_of(index), opened
         lookup = None if opened is None else opened.passages.find

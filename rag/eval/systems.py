@@ -10,6 +10,8 @@ from threading import Lock
 from typing import Protocol
 from urllib.parse import unquote
 
+import numpy as np
+
 from rag.answering import (
     AnswerOptions,
     Outcome,
@@ -223,7 +225,8 @@ def _read_trec(path: Path, lookup: PassageLookup | None) -> dict[str, RankedPass
         hint = "expected: qid Q0 docid rank score tag"
         raise DataError(f"{path}: no TREC run ({error})", hint=hint) from error
     for ranking in rankings.values():
-        ranking.sort(key=lambda pair: Hit.sort_key(pair[0]))
+        # As trec_eval does: by scores of 32 bits, and of equal ones the last id first.
+        ranking.sort(key=lambda pair: (np.float32(pair[0].score), pair[1].id), reverse=True)
     return {**rankings}
 
 

@@ -28,7 +28,7 @@ def place() -> Iterator[Path]:
 
 @settings(max_examples=40, deadline=None)
 @given(st.dictionaries(ids, st.dictionaries(ids, scores, min_size=1, max_size=4), max_size=4))
-def test_trec_runs_keep_float32_scores_exactly(
+def test_trec_runs_keep_float32_scores_and_their_order(
     place: Path, run: dict[str, dict[str, float]]
 ) -> None:
     rankings = [
@@ -43,10 +43,16 @@ def test_trec_runs_keep_float32_scores_exactly(
         for q, it in rankings
     )
     write_run(place, [Example(question, "", candidates=tuple(listed)) for question, listed in hits])
-    written: dict[str, dict[str, float]] = {}
+    written: dict[str, list[tuple[np.float32, str]]] = {}
     for question, _, passage, _, score, _ in map(str.split, place.read_text().splitlines()):
-        written.setdefault(question, {})[passage] = float(score)
-    assert written == run
+        written.setdefault(question, []).append((np.float32(score), passage))
+    for question, listed in rankings:
+        # trec_eval's order.
+        assert written[question] == sorted(written[question], reverse=True)
+        assert [passage for _, passage in written[question]] == [passage for passage, _ in listed]
+        values = [score for _, score in listed]
+        if len(set(values)) == len(values):
+            assert [score for score, _ in written[question]] == values
 
 
 @settings(deadline=None)

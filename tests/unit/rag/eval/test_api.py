@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import ir_measures
 import pytest
 
 import rag
@@ -137,6 +138,27 @@ def test_ids_with_white_space_are_judged_in_a_run_alone(tmp_path: Path) -> None:
     assert rag.evaluate(None, judged, run=tmp_path / "a.run", reader=False).figures
 
 
+def test_ties_are_ordered_as_trec_eval_orders_them(tmp_path: Path) -> None:
+    """Also of scores that differ beyond 32 bits; our runs have no ties."""
+    run = tmp_path / "ties.run"
+    for scores in (("1.0", "1.0"), ("1.00000002", "1.00000001")):
+        run.write_text(
+            "".join(f"1 Q0 {name} 1 {s} x\n" for name, s in zip("ab", scores, strict=True))
+        )
+        judged = [Question("1", "which?", gold_passage_ids=("a",))]
+        ours = rag.evaluate(None, judged, run=run)
+        theirs = ir_measures.calc_aggregate(
+            [ir_measures.RR], [ir_measures.Qrel("1", "a", 1)], ir_measures.read_trec_run(str(run))
+        )
+        assert ours.figures["RR"].value == theirs[ir_measures.RR] == 0.5
+        found = [
+            Candidate(Passage(name, "", ""), "retrieved", score=float(s))
+            for name, s in zip("ab", scores, strict=True)
+        ]
+        write_run(run, [Example("1", "", candidates=tuple(found))])
+        assert rag.evaluate(None, judged, run=run).figures["RR"].value == 1.0
+
+
 def test_a_finished_evaluation_keeps_its_notes(index: Path, tmp_path: Path) -> None:
     elsewhere = replace(QUESTIONS[0], gold=(), gold_passage_ids=("nowhere",))
     asked = [elsewhere, *QUESTIONS[1:]]
@@ -201,6 +223,11 @@ def test_pipelines_and_own_retrievers_are_evaluated(index: Path, tmp_path: Path)
         rag.evaluate(tmp_path / "none", QUESTIONS, tmp_path / "mine", limit=1)
     with rag.Pipeline.open(index, reader=False) as pipeline:
         assert rag.evaluate(pipeline, QUESTIONS).figures["top5"].value == 1.0
+        with refusal(ConfigError, "index"):
+            rag.evaluate(pipeline, QUESTIONS, retriever="dense")
+    with rag.Pipeline.open(index, reader=LastWordsReader()) as pipeline:
+        assert "em" in rag.evaluate(pipeline, QUESTIONS).figures
+        assert "em" not in rag.evaluate(pipeline, QUESTIONS, reader=False).figures
 
 
 @pytest.fixture
