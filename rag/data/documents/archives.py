@@ -67,15 +67,19 @@ _EMPTY_CELLS = re.compile(r"(?:<td[^>]*></td>)+\Z")
 def book(data: bytes) -> Content:
     """An EPUB book: its chapters in reading order, without the table of contents."""
     pieces: list[Piece] = []
+    n_missing = 0
     with open_archive(data) as archive:
         container = ElementTree.fromstring(archive.read("META-INF/container.xml"))
         package_path = next(container.iterfind(".//{*}rootfile")).attrib["full-path"]
         package = ElementTree.fromstring(archive.read(package_path))
         for path in _chapters(package, posixpath.dirname(package_path)):
-            if path in archive.namelist():
-                source, _ = decode(archive.read(path))
-                pieces += html.page(source).pieces
-    return Content(stated_title(package.findtext(".//{*}title", "")), pieces)
+            if path not in archive.namelist():
+                n_missing += 1
+                continue
+            source, _ = decode(archive.read(path))
+            pieces += html.page(source).pieces
+    title = stated_title(package.findtext(".//{*}title", ""))
+    return Content(title, pieces, not_read({"chapters that are missing": n_missing}))
 
 
 def _chapters(package: Element, folder: str) -> Iterator[str]:

@@ -53,6 +53,7 @@ _MERGED = re.compile(rb'<mergeCell [^>]*ref="([A-Z]{1,3}\d+:[A-Z]{1,3}\d+)"')
 _COMMENTS = re.compile(r"xl/(?:comments/)?comment[^/]*\.xml")
 _DRAWING = re.compile(r"xl/drawings/drawing[^/]*\.xml")
 _TEXT_BOX = re.compile(rb"<(?:\w+:)?sp\b(?:(?!</(?:\w+:)?sp>).)*?<a:t\b", re.DOTALL)
+_ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
 # A formula whose cell has no value, or an empty value.
 _WITHOUT_VALUE = re.compile(rb"<f\b[^>]*(?:/>|>[^<]*</f>)\s*(?:<v\s*/>|<v>\s*</v>)?\s*</c>")
 
@@ -270,7 +271,9 @@ def _cells(row: Sequence[Any]) -> _SparseRow:
     cells: _SparseRow = {}
     for column, cell in enumerate(row, start=1):
         if cell.value is not None:
-            text = clean(format_value(cell.value, cell.number_format))
+            shown = format_value(cell.value, cell.number_format)
+            # The end of a line, which XML cannot hold, is written as _x000D_.
+            text = clean(_ESCAPED.sub(lambda match: chr(int(match[1], 16)), shown))
             if text:
                 cells[column] = Cell(text)
     return cells

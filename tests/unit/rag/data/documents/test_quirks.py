@@ -563,6 +563,26 @@ def test_a_page_in_another_alphabet_is_not_read_as_western_european() -> None:
         convert(page.encode("cp1251"), "a.html")
 
 
+def test_characters_that_a_workbook_escapes_are_read() -> None:
+    rows = [["Name", "Note"], ["Tea", "green_x000D_\nor red"], ["Rum_x0041_", "max_x00_"]]
+    assert make.texts(convert(make.workbook({"Plan": rows}), "a.xlsx"), "row") == [
+        "Name: Tea; Note: green or red",
+        "Name: RumA; Note: max_x00_",
+    ]
+
+
+def test_chapters_that_a_book_lacks_are_named() -> None:
+    with zipfile.ZipFile(io.BytesIO(make.epub([("p", "Text.")]))) as source:
+        files = {name: source.read(name) for name in source.namelist()}
+    package = files["O/p.opf"].replace(b"</manifest>", b'<item id="b" href="b.xhtml"/></manifest>')
+    files["O/p.opf"] = package.replace(b"</spine>", b'<itemref idref="b"/></spine>')
+    converted = convert(make.archive(files), "a.epub")
+    assert (converted.text, converted.notes) == (
+        "Text.",
+        ("not read: chapters that are missing: 1",),
+    )
+
+
 def test_a_form_feed_parts_words() -> None:
     assert convert(b"The first page ends\fThe next begins.", "a.txt").text.split() == [
         *("The", "first", "page", "ends", "The", "next", "begins."),
