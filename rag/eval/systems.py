@@ -2,6 +2,7 @@
 another program wrote.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -211,7 +212,7 @@ def _read_trec(path: Path, lookup: PassageLookup | None) -> dict[str, RankedPass
     from ir_measures import read_trec_run
 
     find = lookup or _unknown
-    rankings: dict[str, list[tuple[Hit, Passage]]] = {}
+    rankings: dict[str, dict[str, tuple[Hit, Passage]]] = {}
     try:
         for row in read_trec_run(str(path)):
             # Our own runs hold ids with white space encoded.
@@ -219,15 +220,21 @@ def _read_trec(path: Path, lookup: PassageLookup | None) -> dict[str, RankedPass
             if passage is None:
                 message = f"{path}: the index has no passage {row.doc_id!r}"
                 raise DataError(message, hint="give the index that was searched")
-            ranking = rankings.setdefault(row.query_id, [])
-            ranking.append((Hit(-1, passage.id, float(row.score)), passage))
+            found = rankings.setdefault(row.query_id, {})
+            if passage.id in found or not math.isfinite(row.score):
+                raise ValueError(f"{row}: a passage comes twice, or with a score that is no number")
+            found[passage.id] = (Hit(-1, passage.id, row.score), passage)
     except (ValueError, IndexError) as error:
-        hint = "expected: qid Q0 docid rank score tag"
+        hint = "expected lines of one search: qid Q0 docid rank score tag"
         raise DataError(f"{path}: no TREC run ({error})", hint=hint) from error
-    for ranking in rankings.values():
-        # As trec_eval does: by scores of 32 bits, and of equal ones the last id first.
-        ranking.sort(key=lambda pair: (np.float32(pair[0].score), pair[1].id), reverse=True)
-    return {**rankings}
+
+    def place(pair: tuple[Hit, Passage]) -> tuple[np.float32, str]:
+        """By which trec_eval orders, the largest first: the score in 32 bits, then the id."""
+        return np.float32(pair[0].score), pair[1].id
+
+    return {
+        name: sorted(found.values(), key=place, reverse=True) for name, found in rankings.items()
+    }
 
 
 def _unknown(passage_id: str) -> Passage:

@@ -159,6 +159,16 @@ def test_ties_are_ordered_as_trec_eval_orders_them(tmp_path: Path) -> None:
         assert rag.evaluate(None, judged, run=run).figures["RR"].value == 1.0
 
 
+@pytest.mark.parametrize("line", ["1 Q0 a 1 9.0 other", "1 Q0 b 1 nan x"])
+def test_two_runs_in_a_file_and_a_score_that_is_no_number_are_refused(
+    tmp_path: Path, line: str
+) -> None:
+    run = tmp_path / "two.run"
+    run.write_text(f"1 Q0 a 1 2.0 x\n{line}\n")
+    with refusal(DataError):
+        rag.evaluate(None, [Question("1", "which?", gold_passage_ids=("a",))], run=run)
+
+
 def test_a_finished_evaluation_keeps_its_notes(index: Path, tmp_path: Path) -> None:
     elsewhere = replace(QUESTIONS[0], gold=(), gold_passage_ids=("nowhere",))
     asked = [elsewhere, *QUESTIONS[1:]]
