@@ -103,26 +103,26 @@ class CorpusTexts:
 
     def __contains__(self, text: str) -> bool:
         """Whether a passage has this text, up to white space."""
-        first, stop = self._range(text)
-        return first < stop
+        return bool(self.rows(text))
 
     def find(self, passage: Passage) -> list[int]:
         """Rows with this text, those with this title first, else in order."""
         key = text_key(passage.text)
         title = text_key(passage.title)
-        first, stop = self._range(passage.text)
         same = []
-        for row in self._rows[first:stop].tolist():
+        for row in self.rows(passage.text):
             stored = self._passages[row]
             if text_key(stored.text) == key:
                 same.append((text_key(stored.title) != title, row))
         return [row for _, row in sorted(same)]
 
-    def _range(self, text: str) -> tuple[int, int]:
+    def rows(self, text: str) -> list[int]:
+        """Rows whose key is this text, by its hash."""
         key = np.uint64(_hash(text))
         first = self._hashes.searchsorted(key)
         stop = self._hashes.searchsorted(key, side="right")
-        return int(first), int(stop)
+        found: list[int] = self._rows[first:stop].tolist()
+        return found
 
 
 def _hash(text: str) -> int:

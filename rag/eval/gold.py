@@ -7,7 +7,7 @@ from functools import cached_property
 from operator import attrgetter
 
 from indexers.documents import Documents
-from indexers.gold import CorpusTexts, GoldLookup
+from indexers.gold import CorpusTexts, GoldLookup, text_key
 from indexers.passages import PassageStore
 from rag.core.types import Passage, Question
 from rag.metrics.multihop import Fact
@@ -103,7 +103,8 @@ class GoldResolver:
         kind, keys = gold_keys(question)
         if kind == "title":
             self.counts["incomplete"] += not all(key in self._titles for key in keys)
-            return question
+            ids = self._ids_by_text(question)
+            return replace(question, gold_passage_ids=ids) if ids else question
         [found] = self._lookup.find([question])
         if found.how == "document":
             self.counts["by_document"] += 1
@@ -114,6 +115,22 @@ class GoldResolver:
         self.counts["missing"] += not found.rows
         ids = tuple(self._passages[row].id for row in found.rows)
         return replace(question, gold_passage_ids=ids)
+
+    def _ids_by_text(self, question: Question) -> tuple[str, ...]:
+        """The ids of gold paragraphs that share their titles with other passages (MuSiQue); empty
+        where titles tell them apart, and where the index lacks the text of a paragraph.
+        """
+        titled = [self._titles.rows(gold.passage.title) for gold in question.gold]
+        if max(map(len, titled)) < 2:
+            return ()
+        ids = []
+        for gold, rows in zip(question.gold, titled, strict=True):
+            key = text_key(gold.passage.text)
+            for row in rows:
+                if text_key(self._passages[row].text) == key:
+                    ids.append(self._passages[row].id)
+                    break
+        return tuple(ids) if len(ids) == len(titled) else ()
 
     def notes(self) -> list[str]:
         """Warnings about the figures by gold passage."""

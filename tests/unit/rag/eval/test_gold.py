@@ -3,10 +3,11 @@ all.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rag.core.types import GoldPassage, Passage, Question
 from rag.data.questions import questions_from
-from rag.eval.gold import GoldResolver, gold_passages
+from rag.eval.gold import GoldResolver, gold_keys, gold_passages, needs_all
 
 
 class Store:
@@ -74,6 +75,24 @@ def test_steps_of_which_one_is_not_there_are_counted() -> None:
     assert [note.partition(" not ")[0] for note in resolver.notes()] == [
         "the gold passages of 2 questions are"
     ]
+
+
+def test_paragraphs_of_one_article_are_told_apart_by_their_texts() -> None:
+    """As in MuSiQue; where the index has cut them otherwise, their title counts."""
+    article = [Passage(str(n), "Danube", f"Paragraph {n} of the  article.") for n in range(3)]
+    store = Store(*article, *STORE_PASSAGES[2:])
+    texts = ["Paragraph 2 of the article.", "Paragraph 1 of the article."]
+    same = Question("q", "?", gold=tuple(GoldPassage(Passage("", "Danube", t)) for t in texts))
+    rhine = GoldPassage(Passage("", "Rhine", STORE_PASSAGES[2].text))
+    other = replace(same, gold=(rhine, same.gold[0]))
+    cut = replace(same, gold=(rhine, GoldPassage(Passage("", "Danube", "The whole article."))))
+    resolved = list(map(resolver_of(store), [same, other, cut]))
+    assert [gold_keys(each) for each in resolved] == [
+        ("id", ("2", "1")),
+        ("id", ("p3", "2")),
+        ("title", ("Rhine", "Danube")),
+    ]
+    assert (needs_all(same), needs_all(resolved[0])) == (False, True)
 
 
 def test_known_ids_and_titles_stay_and_the_corpus_is_read_for_titles_alone() -> None:
