@@ -140,23 +140,24 @@ class Shelf:
         if not is_used:
             pipeline.close()
 
-    def _exchange(self, pipeline: Pipeline | None) -> bool:
-        """Give new requests this pipeline; return whether another was in use."""
+    def _exchange(self, pipeline: Pipeline | None) -> Pipeline | None:
+        """Give new requests this pipeline; return the one that was in use, which is to be released:
+        not while the shelf is being opened, because closing waits for questions, of which one may
+        wait for the shelf.
+        """
         previous = self.in_use
         with self._lock:
             replaced = self.pipeline
             self.pipeline = pipeline
             if pipeline is not None:
                 self._n_leases[pipeline] += 1
-        if replaced is not None:
-            self._release(replaced)
         if pipeline is not None:
             version = pipeline.index_version
             self._shelves.metrics.index_changed(version, previous, self.name)
             self.count_open()
             versions = {"index_version": version, "previous_index_version": previous or None}
             log.info("index in use: %s", self.settings.index.resolve(), extra=versions)
-        return replaced is not None
+        return replaced
 
     def open(self) -> None:
         """Open the index if it is not open.
@@ -177,9 +178,9 @@ class Shelf:
                 if not may_pass:
                     self.fault = error.message
                 raise
-            # The index may be gone meanwhile.
-            if self.fault:
-                self._exchange(None)
+        # The index may be gone meanwhile.
+        if self.fault:
+            self.close()
 
     def replace(self, anew: bool = False) -> bool:
         """Switch to the version of the index that is on disk now. If that cannot be opened, the
@@ -205,10 +206,13 @@ class Shelf:
                 if isinstance(error, ResourceError):
                     self._seen = None
                 return False
-            # A shelf that was closed meanwhile stays closed.
-            if not self._exchange(opened):
-                self._exchange(None)
-            return True
+            replaced = self._exchange(opened)
+        # A shelf that was closed meanwhile stays closed.
+        if replaced is None:
+            self.close()
+        else:
+            self._release(replaced)
+        return True
 
     async def follow(self) -> None:
         """The same as `replace`, in the background."""
@@ -228,7 +232,9 @@ class Shelf:
             fault: why it is not to be opened again.
         """
         self.fault = fault or self.fault
-        self._exchange(None)
+        closed = self._exchange(None)
+        if closed is not None:
+            self._release(closed)
 
     def start(self) -> None:
         """Begin to make the changes that wait."""

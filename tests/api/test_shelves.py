@@ -5,6 +5,7 @@ import errno
 import gc
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -30,7 +31,7 @@ from retrievers.encoders.endpoint import EncoderUnavailableError
 from serve.app import create_app
 from serve.settings import ServeSettings
 from serve.shelves import Shelf
-from serve.together import fuse_by_rank
+from serve.together import Together, fuse_by_rank
 from tests.api import fakes
 from tests.api.fakes import ADMIN, engine_of, opened, posted, refused, running, settings, until
 from tests.support.messages import refusal
@@ -337,6 +338,39 @@ async def test_many_ask_shelves_of_which_two_are_open(folder: Path) -> None:
             assert await found(client, "river", shelf=name) == [(name, f"{name}-0")]
 
         await asyncio.gather(*(ask(number) for number in range(60)))
+
+
+async def test_a_question_and_the_closing_of_a_replaced_index_do_not_wait_for_each_other(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing = threading.Event()
+    stuck = list[str]()
+    close = Pipeline.close
+    search = Together._search
+
+    def close_replaced(pipeline: Pipeline) -> None:
+        if threading.current_thread().name.startswith("rag-open"):
+            closing.set()
+            if not pipeline._lock.acquire(timeout=60):
+                stuck.append(pipeline.shelf)
+                return
+            pipeline._lock.release()
+        close(pipeline)
+
+    def search_then(together: Together, *given: Any) -> list[SearchResult]:
+        # The question has the models. Now a shelf is replaced, is closed by the search of others,
+        # and then opened again.
+        if not closing.is_set():
+            build(folder, "Rhine", "Barges carry coal.")
+            assert closing.wait(60)
+        return search(together, *given)
+
+    async with running(app=application(folder, open_indexes=2, timeout_s=300)) as client:
+        await found(client, "river", shelf="Rhine")
+        monkeypatch.setattr(Pipeline, "close", close_replaced)
+        monkeypatch.setattr(Together, "_search", search_then)
+        assert ("Rhine", "m0-0") in await found(client, "Barges")
+    assert stuck == []
 
 
 async def test_documents_go_to_a_shelf(folder: Path) -> None:

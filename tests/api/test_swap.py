@@ -143,18 +143,16 @@ async def test_updates_are_followed_after_a_look_that_failed(caplog, monkeypatch
     app = create_app(settings(index=empty_index(tmp_path)), open_pipeline=opener)
     monkeypatch.setattr("serve.shelves.open_sharing_models", lambda given, _: opener(given))
     faults = [RuntimeError("a bug")]
-    count_open = Shelf.count_open
+    replace = Shelf.replace
 
-    def flawed(shelf: Shelf) -> int:
-        # Not while the index is opened, which counts as well.
-        if faults and shelf.in_use:
+    def flawed(shelf: Shelf, anew: bool = False) -> bool:
+        if faults:
             raise faults.pop()
-        return count_open(shelf)
+        return replace(shelf, anew)
 
+    monkeypatch.setattr(Shelf, "replace", flawed)
     change_json(tmp_path / MANIFEST_NAME, version="v2")
     async with running(app=app):
-        assert app.state.engine.shelves[""].in_use == "v1"
-        monkeypatch.setattr(Shelf, "count_open", flawed)
         await until(lambda: app.state.engine.shelves[""].in_use == "v2")
     assert "a bug" in caplog.text
 
