@@ -48,7 +48,7 @@ TOKENS = {
     "retrievers": (48_600, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_440, 16_000),
-    "tests": (310_658, 200_000),
+    "tests": (311_015, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
