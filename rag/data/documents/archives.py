@@ -57,6 +57,8 @@ _HTML_NAMES = {
 # What stands in a paragraph, and is read after it.
 _READ_BELOW = (f"{_TEXT}note", f"{_DRAW}frame", f"{_DRAW}custom-shape")
 _CODE_STYLES = ("code", "preformatted", "source")
+# A word, or the share of a line by which it stands higher.
+_RAISED = re.compile(r"super|[1-9]")
 _MAX_BLANKS = 1000
 # Of a cell or a row.
 _MAX_REPEATS = 100
@@ -137,12 +139,17 @@ class _OpenDocument:
     def __init__(self, content: Element, styles: Element) -> None:
         # The style that each style is based on.
         self._bases: dict[str, str] = {}
-        for style in content.iter(f"{_STYLE}style"):
-            parent = style.get(f"{_STYLE}parent-style-name", "")
-            self._bases[style.get(f"{_STYLE}name", "")] = parent
+        # Styles of superscripts.
+        self._raised = set[str]()
         # How the levels of each list style are numbered.
         self._levels: dict[tuple[str, int], Element] = {}
         for root in (styles, content):
+            for style in root.iter(f"{_STYLE}style"):
+                name = style.get(f"{_STYLE}name", "")
+                self._bases[name] = style.get(f"{_STYLE}parent-style-name", "")
+                for properties in style.iter(f"{_STYLE}text-properties"):
+                    if _RAISED.match(properties.get(f"{_STYLE}text-position", "")):
+                        self._raised.add(name)
             for list_style in root.iter(f"{_TEXT}list-style"):
                 name = list_style.get(f"{_STYLE}name", "")
                 for level in list_style.iter(f"{_TEXT}list-level-style-number"):
@@ -217,19 +224,20 @@ class _OpenDocument:
         elif any(word in styles for word in _CODE_STYLES):
             name = "pre"
         below: list[Element] = []
-        line = _inline(element, below)
+        line = self._inline(element, below)
         return f"<{name}>{line}</{name}>" + "".join(map(self.block, below))
 
-
-def _inline(element: Element, below: list[Element]) -> str:
-    """The text of a paragraph; what is read after it is added to `below`."""
-    n_blanks = min(int(element.get(f"{_TEXT}c", "1")), _MAX_BLANKS)
-    blanks = {f"{_TEXT}s": " " * n_blanks, f"{_TEXT}tab": "\t", f"{_TEXT}line-break": "\n"}
-    parts = [blanks.get(element.tag, ""), escape(element.text or "")]
-    for child in element:
-        if child.tag in _READ_BELOW:
-            below.append(child)
-        elif child.tag not in _NOT_READ:
-            parts.append(_inline(child, below))
-        parts.append(escape(child.tail or ""))
-    return "".join(parts)
+    def _inline(self, element: Element, below: list[Element]) -> str:
+        """The text of a paragraph; what is read after it is added to `below`."""
+        n_blanks = min(int(element.get(f"{_TEXT}c", "1")), _MAX_BLANKS)
+        blanks = {f"{_TEXT}s": " " * n_blanks, f"{_TEXT}tab": "\t", f"{_TEXT}line-break": "\n"}
+        parts = [blanks.get(element.tag, ""), escape(element.text or "")]
+        for child in element:
+            if child.tag in _READ_BELOW:
+                below.append(child)
+            elif child.tag not in _NOT_READ:
+                line = self._inline(child, below)
+                is_raised = child.get(f"{_TEXT}style-name") in self._raised
+                parts.append(f"<sup>{line}</sup>" if is_raised else line)
+            parts.append(escape(child.tail or ""))
+        return "".join(parts)

@@ -40,7 +40,7 @@ _SKIPPED = {
     "rp",
     "rt",
 }
-_NAVIGATION_TAGS = ("nav", "footer", "aside", "menu")
+_NAVIGATION_TAGS = ("nav", "footer", "menu")
 _NAVIGATION_ROLES = (
     "navigation",
     "banner",
@@ -220,6 +220,9 @@ class _Walk:
         # Comments begin with a hyphen, too.
         if tag in _SKIPPED or tag.startswith("-") or _is_hidden(node):
             return
+        # Renderers write what is struck through so.
+        if tag == "del" and self._is_page:
+            return
         is_block = tag in _BLOCKS
         if is_block:
             self.flush()
@@ -357,7 +360,7 @@ def _is_hidden(node: Any) -> bool:
     """Whether people do not see it, or see it on every page."""
     tag = node.tag
     attributes = node.attributes
-    if not attributes and tag not in (*_NAVIGATION_TAGS, "header", "sup"):
+    if not attributes and tag not in (*_NAVIGATION_TAGS, "header", "aside", "sup"):
         return False
     if "hidden" in attributes or attributes.get("aria-hidden") == "true":
         return True
@@ -374,12 +377,15 @@ def _is_hidden(node: Any) -> bool:
         return node.css_first("a[href^='#']") is not None
     if tag in _NAVIGATION_TAGS or attributes.get("role") in _NAVIGATION_ROLES:
         return True
-    may_be_navigation = tag == "header" or _NAVIGATION_NAMES.search(names) is not None
+    is_named = _NAVIGATION_NAMES.search(names) is not None
+    # Of asides some are warnings in the text, others lists of links beside it.
+    may_be_navigation = is_named or tag in ("header", "aside")
     if not may_be_navigation or tag in ("body", "html", "main", "article"):
         return False
     may_be_section = tag in ("header", "section") or "header" in names
     is_section = may_be_section and node.css_first(", ".join(_HEADINGS)) is not None
-    return _is_links(node, least=0 if is_section else _MIN_LETTERS)
+    is_aside = tag == "aside" and not is_named
+    return _is_links(node, least=0 if is_section or is_aside else _MIN_LETTERS)
 
 
 def _is_contents(node: Any) -> bool:

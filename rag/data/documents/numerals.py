@@ -2,6 +2,7 @@
 
 import re
 import string
+from collections.abc import Iterable
 
 _MAX_ROMAN = 3999
 _ROMAN_SIGNS = {
@@ -41,6 +42,26 @@ def numeral(number: int, kind: str) -> str:
             text += sign * (number // value)
             number %= value
     return text.upper() if kind in ("A", "I") else text
+
+
+def with_exponents(runs: Iterable[tuple[str, bool]]) -> str:
+    """The text of a line with a sign before its exponents.
+
+    Args:
+        runs: texts, and whether they are superscripts.
+
+    Example:
+        >>> with_exponents([("10", False), ("1", True), ("2", True), (" cells", False)])
+        '10^12 cells'
+    """
+    parts: list[str] = []
+    was_raised = False
+    for text, is_raised in runs:
+        if is_raised and not was_raised:
+            parts.append(exponent_mark("".join(parts[-1:]), text))
+        was_raised = is_raised
+        parts.append(text)
+    return "".join(parts)
 
 
 def exponent_mark(before: str, raised: str) -> str:

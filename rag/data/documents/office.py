@@ -21,7 +21,7 @@ from rag.data.documents.blocks import (
     stated_title,
 )
 from rag.data.documents.kinds import count_drawn
-from rag.data.documents.numerals import exponent_mark, numeral
+from rag.data.documents.numerals import numeral, with_exponents
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _RELATED = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
@@ -29,6 +29,8 @@ _COMPATIBILITY = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 _FALLBACK = f"{_COMPATIBILITY}Fallback"
 # Kinds of notes, by the tag of what refers to them.
 _NOTES = {f"{_W}footnoteReference": "footnote", f"{_W}endnoteReference": "endnote"}
+# What a reader of the newest state does not see: the older form of a shape, and changes.
+_REPLACED = (_FALLBACK, f"{_W}moveFrom", f"{_W}del")
 # Form fields, cover pages, …
 _CONTAINERS = (f"{_W}sdt", f"{_W}sdtContent", f"{_W}customXml")
 _TEXT_OF = {
@@ -93,8 +95,7 @@ class _WordReader:
         return {
             "headers and footers": n_headers,
             "comments": n_comments,
-            "alt texts": _count_alt_texts(self.body),
-            "equations": _count_equations(self.body),
+            **_beside_words(self.body),
         }
 
     def blocks(self, parent: Any) -> Iterator[Piece]:
@@ -153,7 +154,8 @@ class _WordReader:
         above: dict[int, grid.Cell] = {}
         for row in element.iter(f"{_W}tr"):
             # The text of a table within a cell is that of the cell.
-            if next(row.iterancestors(f"{_W}tbl")) is not element:
+            is_deleted = row.find(f"{_W}trPr/{_W}del") is not None
+            if is_deleted or next(row.iterancestors(f"{_W}tbl")) is not element:
                 continue
             is_heading = row.find(f"{_W}trPr/{_W}tblHeader") is not None
             column = int(_value(row.find(f"{_W}trPr"), "gridBefore", "0"))
@@ -247,27 +249,22 @@ def _value(element: Any, name: str, default: str = "") -> str:
 
 
 def _text(element: Any) -> str:
-    parts: list[str] = []
-    place_before = ""
+    runs: list[tuple[str, bool]] = []
     for node in element.iter(f"{_W}t", *_TEXT_OF):
         ancestors = {ancestor.tag for ancestor in node.iterancestors()}
-        if ancestors.isdisjoint((_FALLBACK, f"{_W}moveFrom")):
-            text = _TEXT_OF.get(node.tag) or node.text or ""
+        if ancestors.isdisjoint(_REPLACED):
             place = _value(node.getparent().find(f"{_W}rPr"), "vertAlign")
-            if place == "superscript" != place_before:
-                parts.append(exponent_mark("".join(parts[-1:]), text))
-            place_before = place
-            parts.append(text)
-    return "".join(parts)
+            runs.append((_TEXT_OF.get(node.tag) or node.text or "", place == "superscript"))
+    return with_exponents(runs)
 
 
-def _count_alt_texts(root: Any) -> int:
-    described = (node.get("descr") for node in root.iter("{*}docPr", "{*}cNvPr"))
-    return len({*filter(None, described)})
-
-
-def _count_equations(root: Any) -> int:
-    return sum(1 for _ in root.iter("{*}oMath"))
+def _beside_words(root: Any) -> dict[str, int]:
+    """What stands beside the words of a text or a slide."""
+    described = {node.get("descr") for node in root.iter("{*}docPr", "{*}cNvPr")}
+    return {
+        "alt texts": len(described - {None, ""}),
+        "equations": len(list(root.iter("{*}oMath"))),
+    }
 
 
 def slides(data: bytes) -> Content:
@@ -280,12 +277,11 @@ def slides(data: bytes) -> Content:
     for number, slide in enumerate(show.slides, start=1):
         relations = slide.part.rels.values()
         beside["comments"] += sum(part.reltype.endswith("/comments") for part in relations)
-        beside["alt texts"] += _count_alt_texts(slide.element)
-        beside["equations"] += _count_equations(slide.element)
+        beside.update(_beside_words(slide.element))
         _unwrap(slide.element)
         body = list(_slide_body(slide))
         title = slide.shapes.title
-        name = clean(title.text_frame.text) if title is not None else ""
+        name = clean(_frame_text(title.text_frame)) if title is not None else ""
         if name or any(piece.text.strip() for piece in body):
             heading = Piece("heading", name or f"Slide {number}", 1)
             pieces += [replace(piece, pages=(str(number),)) for piece in (heading, *body)]
@@ -308,7 +304,7 @@ def _slide_body(slide: Any) -> Iterator[Piece]:
         if title is None or shape.shape_id != title.shape_id:
             yield from _shape(shape)
     if slide.has_notes_slide and slide.notes_slide.notes_text_frame is not None:
-        for line in slide.notes_slide.notes_text_frame.text.split("\n"):
+        for line in _frame_text(slide.notes_slide.notes_text_frame).split("\n"):
             yield Piece("paragraph", line)
 
 
@@ -323,14 +319,22 @@ def _shape(shape: Any) -> Iterator[Piece]:
             rows.append([_slide_cell(cell) for cell in row.cells if not cell.is_spanned])
         yield from grid.table(grid.filled(rows))
     elif shape.has_text_frame and not _is_footer(shape):
-        lines = [paragraph.text for paragraph in shape.text_frame.paragraphs]
-        lines = list(filter(str.strip, lines))
+        lines = list(filter(str.strip, _frame_text(shape.text_frame).split("\n")))
         for line in lines:
             yield Piece("item", BULLET + line) if len(lines) > 1 else Piece("paragraph", line)
 
 
 def _slide_cell(cell: Any) -> grid.Cell:
-    return grid.Cell(clean(cell.text), cell.span_height, cell.span_width)
+    return grid.Cell(clean(_frame_text(cell.text_frame)), cell.span_height, cell.span_width)
+
+
+def _frame_text(frame: Any) -> str:
+    """The paragraphs of a text frame, each a line."""
+    lines: list[str] = []
+    for paragraph in frame.paragraphs:
+        runs = paragraph._p.content_children
+        lines.append(with_exponents((run.text, run.xpath("a:rPr/@baseline > 0")) for run in runs))
+    return "\n".join(lines)
 
 
 def _is_footer(shape: Any) -> bool:

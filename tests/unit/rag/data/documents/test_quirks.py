@@ -7,6 +7,7 @@ from email.mime.base import MIMEBase
 from email.mime.multipart import MIMEMultipart
 from email.mime.text import MIMEText
 from pathlib import Path
+from typing import Any
 
 import docx
 import docx.oxml
@@ -525,6 +526,68 @@ def test_an_exponent_of_word_is_no_part_of_its_number() -> None:
     paragraph.add_run(" cells of the 1")
     paragraph.add_run("st").font.superscript = True
     assert convert(make.saved(document), "a.docx").text == "10^12 cells of the 1st"
+
+
+def test_an_exponent_of_a_slide_is_no_part_of_its_number() -> None:
+    def write(paragraph: Any) -> None:
+        for text, baseline in (("10", "0"), ("1", "30000"), ("2", "30000"), (" H", "0")):
+            run = paragraph.add_run()
+            run.text = text
+            run.font._element.set("baseline", baseline)
+        run = paragraph.add_run()
+        run.text = "2"
+        run.font._element.set("baseline", "-25000")
+
+    show = pptx.Presentation()
+    slide = make.add_slide(show, "")
+    write(slide.shapes.title.text_frame.paragraphs[0])
+    write(slide.shapes.add_textbox(0, 0, 9, 9).text_frame.paragraphs[0])
+    table = slide.shapes.add_table(1, 2, 0, 0, 9, 9).table
+    write(table.cell(0, 0).text_frame.paragraphs[0])
+    write(slide.notes_slide.notes_text_frame.paragraphs[0])
+    assert convert(make.saved(show), "a.pptx").text.split("\n\n") == ["10^12 H2"] * 4
+
+
+@pytest.mark.parametrize(
+    ("position", "expected"),
+    [("super 58%", "10^6"), ("33% 58%", "10^6"), ("sub 58%", "106"), ("-33% 58%", "106")],
+)
+def test_an_exponent_of_opendocument_is_no_part_of_its_number(position: str, expected: str) -> None:
+    properties = f'<style:text-properties style:text-position="{position}"/>'
+    style = f'<style:style style:name="T1">{properties}</style:style>'
+    line = '<text:p>10<text:span text:style-name="T1">6</text:span> cells</text:p>'
+    assert convert(make.odf(line, style), "a.odt").text == f"{expected} cells"
+
+
+def test_deleted_text_is_no_text() -> None:
+    page = b"<html><body><p><del>5</del><ins>6</ins> euros, <s>7</s> 8</p></body></html>"
+    assert convert(page, "a.html").text == "6 euros, 7 8"
+    document = docx.Document()
+    paragraph = document.add_paragraph("Price: ")
+    names = f'xmlns:w="{docx.oxml.ns.nsmap["w"]}"'
+    for change, text in (("del", "5"), ("ins", "6"), ("moveFrom", "7"), ("moveTo", "8")):
+        source = f'<w:{change} {names} w:id="1"><w:r><w:t>{text}</w:t></w:r></w:{change}>'
+        paragraph._p.append(docx.oxml.parse_xml(source))
+    table = document.add_table(3, 2)
+    make.fill(table, [["Item", "Price"], ["Tea", "2"], ["Rye", "3"]])
+    deleted = docx.oxml.parse_xml(f'<w:trPr {names}><w:del w:id="2"/></w:trPr>')
+    table.rows[1]._tr.insert(0, deleted)
+    assert convert(make.saved(document), "a.docx").text == "Price: 68\n\nItem: Rye; Price: 3"
+
+
+@pytest.mark.parametrize(
+    ("aside", "expected"),
+    [
+        ('<aside class="note">Keep the valve shut.</aside>', "Keep the valve shut."),
+        ("<aside><p>Keep it shut.</p></aside>", "Keep it shut."),
+        ('<aside><p>See</p> <a href="/a">Another page of this site</a></aside>', ""),
+        ('<aside class="sidebar">Site of the year</aside>', ""),
+    ],
+)
+def test_call_outs_in_the_text_are_read(aside: str, expected: str) -> None:
+    page = f"<html><body><main><p>It may burst.</p>{aside}</main></body></html>"
+    text = convert(page.encode(), "a.html").text
+    assert text == f"It may burst.\n\n{expected}".strip()
 
 
 def test_all_articles_of_a_page_are_read() -> None:
