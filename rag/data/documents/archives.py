@@ -106,7 +106,8 @@ def text(data: bytes) -> Content:
     if body is None:
         raise Unreadable("broken file", "open and save it again", "it has no text")
     pieces: list[Piece] = []
-    source = _OpenDocument(content, styles).block(body)
+    reader = _OpenDocument(content, styles)
+    source = reader.block(body)
     for kind, group in groupby(html.pieces_of(source), lambda piece: piece.kind):
         if kind == "code":
             # Each line of code is a paragraph.
@@ -114,7 +115,8 @@ def text(data: bytes) -> Content:
         else:
             pieces += group
     title = stated_title(meta.findtext(".//{*}title", ""))
-    return Content(title or first_heading(pieces), pieces, not_read(_beside_text(body, styles)))
+    beside = {**_beside_text(body, styles), "hidden texts": reader.n_hidden}
+    return Content(title or first_heading(pieces), pieces, not_read(beside))
 
 
 def _member(archive: ZipFile, name: str) -> bytes:
@@ -134,13 +136,19 @@ def _beside_text(body: Element, styles: Element) -> Counter[str]:
 
 
 class _OpenDocument:
-    """Writes the parts of an OpenDocument text as HTML, and counts its lists."""
+    """Writes the parts of an OpenDocument text as HTML, and counts its lists.
+
+    Attributes:
+        n_hidden: how many parts were left out, since nobody sees them.
+    """
 
     def __init__(self, content: Element, styles: Element) -> None:
         # The style that each style is based on.
         self._bases: dict[str, str] = {}
         # Styles of superscripts.
         self._raised = set[str]()
+        self._hidden = set[str]()
+        self.n_hidden = 0
         # How the levels of each list style are numbered.
         self._levels: dict[tuple[str, int], Element] = {}
         for root in (styles, content):
@@ -150,6 +158,8 @@ class _OpenDocument:
                 for properties in style.iter(f"{_STYLE}text-properties"):
                     if _RAISED.match(properties.get(f"{_STYLE}text-position", "")):
                         self._raised.add(name)
+                    if properties.get(f"{_TEXT}display") == "none":
+                        self._hidden.add(name)
             for list_style in root.iter(f"{_TEXT}list-style"):
                 name = list_style.get(f"{_STYLE}name", "")
                 for level in list_style.iter(f"{_TEXT}list-level-style-number"):
@@ -164,7 +174,7 @@ class _OpenDocument:
             level: the number of these lists.
         """
         tag = element.tag
-        if tag in _NOT_READ:
+        if not self._is_read(element):
             return ""
         if tag in (f"{_TEXT}p", f"{_TEXT}h"):
             return self._paragraph(element)
@@ -195,6 +205,12 @@ class _OpenDocument:
         if n_repeats > 1 and element.find(f".//{_TABLE}table") is None:
             source *= min(n_repeats, _MAX_REPEATS)
         return source
+
+    def _is_read(self, element: Element) -> bool:
+        has_style = element.get(f"{_TEXT}style-name") in self._hidden
+        is_hidden = has_style or element.get(f"{_TEXT}display") == "none"
+        self.n_hidden += is_hidden
+        return not is_hidden and element.tag not in _NOT_READ
 
     def _mark(self, item: Element, list_style: str, level: int) -> str:
         """The attribute with the number of an entry; "" in a list without numbers."""
@@ -235,7 +251,7 @@ class _OpenDocument:
         for child in element:
             if child.tag in _READ_BELOW:
                 below.append(child)
-            elif child.tag not in _NOT_READ:
+            elif self._is_read(child):
                 line = self._inline(child, below)
                 is_raised = child.get(f"{_TEXT}style-name") in self._raised
                 parts.append(f"<sup>{line}</sup>" if is_raised else line)

@@ -47,6 +47,7 @@ _CODE_STYLES = ("html preformatted", "plain text", "preformatted text")
 _MAX_BASES = 10
 # Kinds of numbers in lists, as `numeral` calls them.
 _NUMERALS = {"lowerLetter": "a", "upperLetter": "A", "lowerRoman": "i", "upperRoman": "I"}
+_HIDDEN_SHAPES = ".//*[*/p:cNvPr[@hidden='1' or @hidden='true']]"
 # Date, footer and number, which are the same on every slide.
 _FOOTERS = (13, 15, 16)
 
@@ -95,6 +96,8 @@ class _WordReader:
         return {
             "headers and footers": n_headers,
             "comments": n_comments,
+            "inserted files": len(list(self.body.iter(f"{_W}altChunk"))),
+            "hidden texts": sum(_is_hidden(node.getparent()) for node in self.body.iter(f"{_W}t")),
             **_beside_words(self.body),
         }
 
@@ -252,10 +255,16 @@ def _text(element: Any) -> str:
     runs: list[tuple[str, bool]] = []
     for node in element.iter(f"{_W}t", *_TEXT_OF):
         ancestors = {ancestor.tag for ancestor in node.iterancestors()}
-        if ancestors.isdisjoint(_REPLACED):
-            place = _value(node.getparent().find(f"{_W}rPr"), "vertAlign")
+        run = node.getparent()
+        if ancestors.isdisjoint(_REPLACED) and not _is_hidden(run):
+            place = _value(run.find(f"{_W}rPr"), "vertAlign")
             runs.append((_TEXT_OF.get(node.tag) or node.text or "", place == "superscript"))
     return with_exponents(runs)
+
+
+def _is_hidden(run: Any) -> bool:
+    mark = run.find(f"{_W}rPr/{_W}vanish")
+    return mark is not None and mark.get(f"{_W}val", "1") not in ("0", "false", "off")
 
 
 def _beside_words(root: Any) -> dict[str, int]:
@@ -275,7 +284,13 @@ def slides(data: bytes) -> Content:
     pieces: list[Piece] = []
     beside = Counter[str]()
     for number, slide in enumerate(show.slides, start=1):
+        if slide.element.get("show") in ("0", "false"):
+            beside["hidden slides"] += 1
+            continue
         relations = slide.part.rels.values()
+        for shape in slide.element.xpath(_HIDDEN_SHAPES):
+            shape.getparent().remove(shape)
+            beside["hidden shapes"] += 1
         beside["comments"] += sum(part.reltype.endswith("/comments") for part in relations)
         beside.update(_beside_words(slide.element))
         _unwrap(slide.element)

@@ -48,6 +48,8 @@ _SAMPLE_CHARS = 20_000
 # Share of the rows of a CSV file that may have another length; with more, it has several tables.
 _MAX_UNUSUAL = 0.2
 _MAX_MERGED_COLUMNS = 100
+# Of a sheet of Excel.
+_MAX_COLUMNS = 16_384
 _PREFIX = re.compile(rb"<(\w+:)(?:worksheet|comments)\b")
 _MERGED = re.compile(rb'<mergeCell [^>]*ref="([A-Z]{1,3}\d+:[A-Z]{1,3}\d+)"')
 _COMMENTS = re.compile(r"xl/(?:comments/)?comment[^/]*\.xml")
@@ -56,6 +58,11 @@ _TEXT_BOX = re.compile(rb"<(?:\w+:)?sp\b(?:(?!</(?:\w+:)?sp>).)*?<a:t\b", re.DOT
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
 # A formula whose cell has no value, or an empty value.
 _WITHOUT_VALUE = re.compile(rb"<f\b[^>]*(?:/>|>[^<]*</f>)\s*(?:<v\s*/>|<v>\s*</v>)?\s*</c>")
+
+_HIDDEN_ROW = re.compile(rb'<row\b(?=[^<>]*\shidden="(?:1|true)")[^<>]*?\sr="(\d+)"')
+_HIDDEN_COLUMNS = re.compile(
+    rb'<col\b(?=[^<>]*\shidden="(?:1|true)")(?=[^<>]*\smin="(\d+)")[^<>]*?\smax="(\d+)"'
+)
 
 # The cells of a row by their columns.
 _SparseRow = dict[int, Cell]
@@ -229,24 +236,21 @@ def workbook(data: bytes) -> Content:
     )
     pieces: list[Piece] = []
     notes: list[str] = []
-    hidden = [page.title for page in book.worksheets if page.sheet_state != "visible"]
-    if hidden:
-        notes.append(f"hidden sheets are not read: {', '.join(map(repr, hidden))}")
-    n_comments = 0
+    beside = Counter[str]()
     for name in filter(_COMMENTS.match, book._archive.namelist()):
-        n_comments += _source(book, name).count(b"<comment ")
-    n_boxes = 0
+        beside["cell comments"] += _source(book, name).count(b"<comment ")
     for name in filter(_DRAWING.match, book._archive.namelist()):
-        n_boxes += len(_TEXT_BOX.findall(_source(book, name)))
-    notes += not_read({"cell comments": n_comments, "text boxes": n_boxes, **count_drawn(data)})
+        beside["text boxes"] += len(_TEXT_BOX.findall(_source(book, name)))
+    beside.update(count_drawn(data))
     for page in book.worksheets:
-        if page.title in hidden:
+        if page.sheet_state != "visible":
+            beside["hidden sheets"] += 1
             continue
         # Some programs write wrong dimensions, and rows would be cut by them.
         page.reset_dimensions()
         source = _source(book, page._worksheet_path)
         rows = _merged(map(_cells, page.iter_rows()), source)
-        content = list(sheet(_dense(rows)))
+        content = list(sheet(_dense(_shown(rows, source, beside))))
         if content:
             pieces += [Piece("heading", page.title, 1), *content]
         n_missing = len(_WITHOUT_VALUE.findall(source))
@@ -254,6 +258,7 @@ def workbook(data: bytes) -> Content:
             counted = f"formulas without a stored value: {n_missing:,}"
             remedy = "open and save it in a spreadsheet program"
             notes.append(f"sheet {page.title!r}: {counted}; {remedy}")
+    notes += not_read(beside)
     return Content(stated_title(book.properties.title or ""), pieces, notes)
 
 
@@ -301,6 +306,22 @@ def _merged(rows: Iterable[_SparseRow], source: bytes) -> Iterator[_SparseRow]:
             for columns, _, cell in reaching:
                 row.update(dict.fromkeys(columns, cell))
         yield row
+
+
+def _shown(rows: Iterable[_SparseRow], source: bytes, hidden: Counter[str]) -> Iterator[_SparseRow]:
+    """Rows without hidden cells; hidden rows and columns that are filled are counted."""
+    hidden_rows = set(map(int, _HIDDEN_ROW.findall(source)))
+    hidden_columns = set[int]()
+    for first, last in _HIDDEN_COLUMNS.findall(source):
+        hidden_columns.update(range(int(first), min(int(last), _MAX_COLUMNS) + 1))
+    filled = set[int]()
+    for number, row in enumerate(rows, start=1):
+        if number in hidden_rows:
+            hidden["hidden rows"] += bool(row)
+            continue
+        filled |= hidden_columns & row.keys()
+        yield {column: cell for column, cell in row.items() if column not in hidden_columns}
+    hidden["hidden columns"] += len(filled)
 
 
 def _dense(rows: Iterable[Mapping[int, Cell]]) -> list[list[Cell]]:

@@ -232,7 +232,7 @@ def test_what_stands_beside_the_text_is_named() -> None:
     book.active["A1"].comment = openpyxl.comments.Comment("Really?", "Ann")
     book.create_sheet("Costs").sheet_state = "hidden"
     noted = convert(make.saved(book), "a.xlsx").notes
-    assert noted == ("hidden sheets are not read: 'Costs'", "not read: cell comments: 1")
+    assert noted == ("not read: cell comments: 1, hidden sheets: 1",)
     headers = "<style:header><text:p>Firm</text:p></style:header><style:footer>7</style:footer>"
     body = """<text:p>Text.<office:annotation><text:p>Really?</text:p></office:annotation>
       <draw:frame><desc>The gate</desc></draw:frame></text:p>"""
@@ -588,6 +588,54 @@ def test_call_outs_in_the_text_are_read(aside: str, expected: str) -> None:
     page = f"<html><body><main><p>It may burst.</p>{aside}</main></body></html>"
     text = convert(page.encode(), "a.html").text
     assert text == f"It may burst.\n\n{expected}".strip()
+
+
+def test_hidden_parts_of_a_sheet_are_counted_and_not_read() -> None:
+    rows = [["Item", "Cost", "Price"], ["Tea", "1", "2"], ["Rum", "3", "9"], ["Rye", "2", "3"]]
+    book = make.opened(make.workbook({"Plan": rows}))
+    book.active.row_dimensions[3].hidden = True
+    # Empty columns lose nothing.
+    for column in ("B", "E"):
+        book.active.column_dimensions[column].hidden = True
+    converted = convert(make.saved(book), "a.xlsx")
+    assert make.texts(converted, "row") == ["Item: Tea; Price: 2", "Item: Rye; Price: 3"]
+    assert converted.notes == ("not read: hidden rows: 1, hidden columns: 1",)
+
+
+def test_hidden_slides_and_shapes_are_counted_and_not_read() -> None:
+    show = pptx.Presentation()
+    make.add_slide(show, "Draft")._element.set("show", "0")
+    group = make.add_slide(show, "Plan").shapes.add_group_shape()
+    for text, hidden in (("Seen.", "0"), ("Old.", "1")):
+        shape = group.shapes.add_textbox(0, 0, 9, 9)
+        shape.text_frame.text = text
+        shape._element.nvSpPr.cNvPr.set("hidden", hidden)
+    converted = convert(make.saved(show), "a.pptx")
+    assert (converted.text, converted.pages) == ("Plan\n\nSeen.", ((0, "2"),))
+    assert converted.notes == ("not read: hidden slides: 1, hidden shapes: 1",)
+
+
+def test_hidden_and_inserted_parts_of_word_are_counted_and_not_read() -> None:
+    document = docx.Document()
+    paragraph = document.add_paragraph("Seen.")
+    paragraph.add_run(" Old.").font.hidden = True
+    paragraph.add_run(" New.").font.hidden = False
+    names = f'xmlns:w="{docx.oxml.ns.nsmap["w"]}"'
+    paragraph._p.addnext(docx.oxml.parse_xml(f"<w:altChunk {names}/>"))
+    converted = convert(make.saved(document), "a.docx")
+    assert converted.text == "Seen. New."
+    assert converted.notes == ("not read: inserted files: 1, hidden texts: 1",)
+
+
+def test_hidden_parts_of_opendocument_are_counted_and_not_read() -> None:
+    properties = '<style:text-properties text:display="none"/>'
+    style = f'<style:style style:name="T1">{properties}</style:style>'
+    body = (
+        '<text:p>Seen.<text:span text:style-name="T1"> Old.</text:span> New.</text:p>'
+        '<text:section text:display="none"><text:p>Draft.</text:p></text:section>'
+    )
+    converted = convert(make.odf(body, style), "a.odt")
+    assert (converted.text, converted.notes) == ("Seen. New.", ("not read: hidden texts: 2",))
 
 
 def test_all_articles_of_a_page_are_read() -> None:
