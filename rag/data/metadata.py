@@ -50,7 +50,10 @@ def metadata_of_fields(fields: Mapping[str, object]) -> Metadata:
         if not has_value(value):
             continue
         plain: Value | tuple[Value, ...]
-        if name == GROUPS_FIELD:
+        if is_groups(name):
+            if GROUPS_FIELD in dict(metadata):
+                raise ValueError(f"groups are stated twice, the second time as {name!r}")
+            name = GROUPS_FIELD
             plain = tuple(sorted(groups_of(value)))
         elif is_list(value):
             plain = tuple(_plain(name, item) for item in value)
@@ -58,6 +61,11 @@ def metadata_of_fields(fields: Mapping[str, object]) -> Metadata:
             plain = _plain(name, value)
         metadata.append((name, plain))
     return tuple(metadata)
+
+
+def is_groups(name: object) -> bool:
+    """Whether a field of this name says who may read a document, in letters of any case."""
+    return str(name).casefold() == GROUPS_FIELD
 
 
 def groups_of(value: object) -> Groups:

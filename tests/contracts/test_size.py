@@ -29,7 +29,7 @@ TOKENS = {
     "rag/cli": (10_900, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
     "rag/core": (5_455, 4_200),
-    "rag/data": (56_470, 41_000),
+    "rag/data": (56_621, 41_000),
     "rag/docs": (180, 200),
     # One table of figures; what a run cannot be judged by is refused, what is left out is noted.
     "rag/eval": (20_400, 12_200),
@@ -48,7 +48,7 @@ TOKENS = {
     "retrievers": (48_600, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_440, 16_000),
-    "tests": (311_696, 200_000),
+    "tests": (312_199, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

@@ -14,7 +14,7 @@ import yaml
 
 from rag.data.documents.blocks import Content, Piece, Unreadable, clean
 from rag.data.documents.plain import with_line_feeds
-from rag.data.metadata import GROUPS_FIELD
+from rag.data.metadata import GROUPS_FIELD, is_groups
 from rag.data.table_text import quoted
 
 UNREADABLE_RIGHTS = ("unreadable rights", "name who may read it as groups: [staff, board]")
@@ -95,7 +95,7 @@ def add_fields(content: Content, front_matter: str) -> Content:
     its first row, too, so that they are searched and read as a table's.
 
     Raises:
-        Unreadable: it names groups in YAML that is none.
+        Unreadable: it names groups in YAML that is none, or as `stated_fields`.
     """
     try:
         fields = stated_fields(front_matter)
@@ -128,6 +128,7 @@ def stated_fields(front_matter: str) -> dict[str, object]:
 
     Raises:
         yaml.YAMLError: the front matter is no YAML.
+        Unreadable: its groups are nested, stated twice or empty.
 
     Example:
         >>> stated_fields("title: Guide\nyear: 2024\non: 2024-05-01\ntags: [a, b]")
@@ -140,13 +141,13 @@ def stated_fields(front_matter: str) -> dict[str, object]:
         scalars = node.value if is_list else [node]
         is_nested = not all(isinstance(scalar, yaml.ScalarNode) for scalar in scalars)
         label = clean(name.value)
-        if label.casefold() == GROUPS_FIELD:
+        if is_groups(label):
             label = GROUPS_FIELD
-            if is_nested or label in fields:
-                raise yaml.YAMLError("groups are stated once, as a list of names")
-        if is_nested:
-            continue
-        values = [value for value in map(_typed, scalars) if value not in (None, "")]
+        typed = map(_typed, () if is_nested else scalars)
+        values = [value for value in typed if value not in (None, "")]
+        # Empty groups may mean nobody or everybody.
+        if label == GROUPS_FIELD and (label in fields or not values):
+            raise Unreadable(*UNREADABLE_RIGHTS, "groups are not stated once, as names")
         if values:
             fields[label] = values if is_list else values[0]
     return fields

@@ -21,6 +21,7 @@ from rag.data.documents.blocks import PAGE_BREAK, Content, Piece, Unreadable, cl
 from rag.data.documents.pdf_page import Line, PageReader
 from rag.data.documents.pdf_tables import find_tables, words_of
 from rag.data.documents.scans import recognised_lines
+from rag.data.files.fields import listed_names
 
 # PDFium writes one of these for a hyphen at the end of a line.
 _HYPHENS = "\x02\ufffe"
@@ -70,11 +71,11 @@ def pdf(data: bytes) -> Content:
     # Some forms have values without a look.
     document.init_forms()
     n_pages = len(document)
-    n_empty = 0
     n_broken = 0
     lines: list[Line] = []
     labels = _labels(document)
     scanned: list[str] = []
+    wordless: list[str] = []
     for number in range(n_pages):
         try:
             lines_of_page = _lines_and_tables(PageReader(document, number))
@@ -82,10 +83,11 @@ def pdf(data: bytes) -> Content:
                 lines_of_page = recognised_lines(document[number], number)
                 if lines_of_page:
                     scanned.append(labels[number])
+                elif next(document[number].get_objects(), None) is not None:
+                    wordless.append(labels[number])
         except pdfium.PdfiumError:
             n_broken += 1
             continue
-        n_empty += not lines_of_page
         lines += lines_of_page
     if n_broken == n_pages:
         raise Unreadable("broken file", "get a whole copy of it", "no page of it can be read")
@@ -93,8 +95,9 @@ def pdf(data: bytes) -> Content:
         remedy = f"pip install '{DISTRIBUTION}[ocr]', or make its text searchable with `ocrmypdf`"
         raise Unreadable("scanned", remedy, f"{n_pages:,} pages without a character")
     notes: list[str] = []
-    if n_empty > n_pages // 10:
-        notes.append(f"{n_empty} of {n_pages} pages have no characters: empty or scanned")
+    if wordless:
+        counted = f"{len(wordless)} of {n_pages} pages show something without characters"
+        notes.append(f"{counted}, such as a scan: {listed_names(wordless)}")
     if n_broken:
         notes.append(f"{n_broken} of {n_pages} pages are damaged")
     lines = _without_boilerplate(lines, labels)

@@ -16,8 +16,9 @@ _BYTE_ORDER_MARKED = ("utf-8-sig", "utf-16", "utf-32")
 _DECLARED = re.compile(rb"""(?:charset|encoding|coding)\s*[=:]\s*["']?\s*([A-Za-z][\w.:-]+)""")
 # Of letters beyond ASCII: more is no Western European text.
 _LATIN_SHARE = 0.5
-# Words of another alphabet, which ASCII's letters in tags may outnumber, and binary data.
-_NOT_WESTERN = re.compile(r"[^\W\d_a-zA-Z]{5}|[\0-\x08]")
+# Words of another alphabet, which ASCII's letters in tags may outnumber; the Polish letters that
+# are a sign in Windows-1252; binary data.
+_NOT_WESTERN = re.compile(r"[^\W\d_a-zA-Z]{5}|[a-z][³¿][a-z]|[\0-\x08]")
 
 _EMPTY_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 _UNDERLINE = re.compile(r"([=\-~^*#])\1{2,}\s*\Z")

@@ -88,6 +88,7 @@ def sheet(cells: Iterable[Row]) -> Iterator[Piece]:
     narrow = min(2, widest - 1)
     level = 2
     headings: Grid = ()
+    without_rows: Grid = ()
     for block, following in pairwise([*blocks, []]):
         is_record = labels[_label(block[0])] > 1
         headings_at = None
@@ -95,7 +96,9 @@ def sheet(cells: Iterable[Row]) -> Iterator[Piece]:
             headings_at = _headings_at(block, following, narrow)
         if headings and headings_at is None and not is_record and size(block[0]) > narrow:
             yield from lines(headings, block)
+            without_rows = ()
             continue
+        yield from lines((), without_rows)
         first, end = headings_at or (len(block), len(block))
         n_titles = int(is_record or _is_title(block, first, following, narrow))
         if n_titles:
@@ -106,8 +109,8 @@ def sheet(cells: Iterable[Row]) -> Iterator[Piece]:
         for row in block[n_titles:first]:
             yield Piece("paragraph" if size(row) == 1 else "row", _text(row))
         headings = block[first:end]
-        if headings:
-            yield from lines(headings, block[end:])
+        yield from lines(headings, block[end:])
+        without_rows = headings if end == len(block) else ()
 
 
 def _is_filled(row: Row) -> bool:

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from rag.core.errors import DataError
 from rag.core.types import Passage
-from rag.data.metadata import GROUPS_FIELD, has_value, is_list, metadata_of_fields
+from rag.data.metadata import has_value, is_groups, is_list, metadata_of_fields
 from rag.data.records import BadRecord, CorpusOptions, Document
 
 # Of psgs_w100 and Wikipedia extracts, of BEIR, of pyserini and Tevatron, of KILT.
@@ -141,8 +141,9 @@ class DocumentFields:
                 raise NoTextError(
                     f"{self._name}: there is no field {name!r}; the fields are {self._first_names}"
                 )
-        used = {*self._metadata, GROUPS_FIELD}
-        if not used.issubset(names):
+        rights = list(filter(is_groups, names))
+        used = {*self._metadata, *rights}
+        if not rights or not used.issubset(names):
             # The record whose fields these are.
             used.add("metadata")
         roles = []
@@ -163,8 +164,8 @@ class DocumentFields:
                 )
         if self._metadata:
             roles.append(f"metadata from {', '.join(self._metadata)}")
-        if GROUPS_FIELD in names:
-            roles.append(f"rights from {GROUPS_FIELD}")
+        if rights:
+            roles.append(f"rights from {', '.join(rights)}")
         ignored = [name for name in names if name not in used]
         self.layout = ", ".join(roles)
         if ignored:
@@ -180,7 +181,7 @@ class DocumentFields:
         within = record.get("metadata")
         stated = {name: value for name, value in record.items() if has_value(value)}
         fields = {**within, **stated} if isinstance(within, Mapping) else record
-        names = dict.fromkeys([*self._metadata, GROUPS_FIELD])
+        names = dict.fromkeys([*self._metadata, *filter(is_groups, fields)])
         metadata = {name: fields[name] for name in names if has_value(fields.get(name))}
         self._absent_metadata.difference_update(metadata)
         return metadata

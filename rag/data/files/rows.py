@@ -109,10 +109,12 @@ def _json_elements(stream: io.BufferedReader, path: str) -> _NumberedValues:
     except (ijson.JSONError, UnicodeDecodeError) as error:
         place = f"after record {number}" if number else "at its start"
         reason = str(error).strip("b'\"").partition("\n")[0].partition("\\n")[0]
-        raise DataError(
-            f"{path}: malformed or truncated JSON {place} ({reason})",
-            hint="mend or fetch the file again, or save it as UTF-8",
-        ) from error
+        fault = "malformed or truncated JSON"
+        remedy = "mend or fetch the file again, or save it as UTF-8"
+        if "integer overflow" in reason:
+            fault = "a whole number too large for 64 bits"
+            remedy = "give the records as JSON lines, or the number as text"
+        raise DataError(f"{path}: {fault} {place} ({reason})", hint=remedy) from error
 
 
 def _table_rows(stream: io.BufferedReader, path: str, columns: Columns) -> _NumberedValues:

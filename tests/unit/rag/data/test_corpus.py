@@ -259,6 +259,31 @@ def test_groups_of_metadata_count_where_the_record_states_none(tmp_path: Path) -
     assert document.metadata == (("groups", ("hr",)),)
 
 
+@pytest.mark.parametrize("name", ["Groups", "GROUPS"])
+def test_groups_count_in_letters_of_any_case(tmp_path: Path, name: str) -> None:
+    record = {"id": "1", "text": "Salaries"}
+    report = ReadReport()
+    path = write(tmp_path / "a.jsonl", jsonl([{**record, name: ["hr"]}]))
+    [document] = read_documents(path, report=report)
+    assert document.metadata == (("groups", ("hr",)),)
+    assert report.notes == [f"id from id, text from text, rights from {name}"]
+    [document] = read(tmp_path / "b.csv", f"id,text,{name}\n1,Salaries,hr\n")
+    assert document.metadata == (("groups", ("hr",)),)
+    [document] = read(tmp_path / "c.jsonl", jsonl([{**record, "metadata": {name: "hr"}}]))
+    assert document.metadata == (("groups", ("hr",)),)
+    with refusal(DataError):
+        read(tmp_path / "d.jsonl", jsonl([{**record, name: ["hr"], "groups": ["all"]}]))
+
+
+def test_a_whole_number_that_is_too_large_is_named(tmp_path: Path) -> None:
+    records = [{"id": "1", "text": "a", "size": 2**70}]
+    with refusal(DataError) as caught:
+        read(tmp_path / "a.json", json.dumps(records))
+    assert "too large for 64 bits" in caught.value.message
+    [document] = read(tmp_path / "a.jsonl", jsonl(records), metadata=["size"])
+    assert document.metadata == (("size", 2**70),)
+
+
 def test_beir_folder(tmp_path: Path) -> None:
     files = {
         "corpus.jsonl": '{"_id": "a", "title": "T", "text": "x", "metadata": {}}',

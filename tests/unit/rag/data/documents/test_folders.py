@@ -58,12 +58,14 @@ BAD: dict[str, tuple[bytes, str]] = {
         b"<html><body><script>x</script></body></html>",
         "empty",
     ),  # as some programs export
+    "plan.fodt": (b"<office:document><text:p>Plan</text:p></office:document>", "format not read"),
     "prices.ods": (
         make.archive({"mimetype": b"application/vnd.oasis.opendocument.spreadsheet"}),
         "format not read",
     ),
     "binary.txt": (bytes(range(256)), "binary data"),
     "german.txt": ("Grüße aus Köln.\x01".encode("cp1252"), "unknown encoding"),
+    "polish.txt": ("Było wiele osób.".encode("iso8859-2"), "unknown encoding"),
     "russian.txt": ("Привет, как дела?".encode("cp1251"), "unknown encoding"),
     "liar.docx": (
         _stating(1000, make.archive({"word/document.xml": b"\0" * 1_000_000})),

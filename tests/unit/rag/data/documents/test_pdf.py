@@ -97,12 +97,22 @@ def test_a_table_of_contents_is_no_text() -> None:
 
 def test_a_page_without_characters_is_said_to_be_so() -> None:
     text = page("Some text here.")
-    data = make.pdf([text, text, [], []])
-    lacking = "2 of 4 pages have no characters: empty or scanned"
+    strokes = [(), (), [(0.0, 0.0, 9.0, 9.0)], ()]
+    data = make.pdf([text, text, [], []], strokes=strokes)
+    # The last page is empty.
+    lacking = "1 of 4 pages show something without characters, such as a scan: 3"
     damaged = "1 of 4 pages are damaged"
     assert convert(data, "a.pdf").notes == (lacking,)
     converted = convert(data.replace(b"/Type/Page/", b"/Type/None/", 1), "a.pdf")
     assert (converted.notes, converted.pages) == ((lacking, damaged), ((0, "2"),))
+
+
+def test_a_single_page_without_characters_of_many_is_named() -> None:
+    pages = [page("Some text here.") for _ in range(12)]
+    pages[4] = []
+    data = make.pdf(pages, strokes=[[(0.0, 0.0, 9.0, 9.0)]] * 12, labels="0 <</S/r>>")
+    counted = "1 of 12 pages show something without characters"
+    assert convert(data, "a.pdf").notes == (f"{counted}, such as a scan: v",)
 
 
 def test_what_is_filled_in_a_form_and_written_over_a_page_is_read() -> None:

@@ -352,6 +352,11 @@ def test_groups_are_read_in_every_text_format(name: str, source: str) -> None:
         ("a.org", "#+groups: *\n\nText.\n"),
         ("a.md", "---\nyear: 2024\ngroups: [hr]\n\nText.\n"),
         ("a.md", YAML.format("groups: [hr]\nGroups: [all]")),
+        ("a.md", YAML.format("groups:\nyear: 2024")),
+        ("a.md", YAML.format("groups: []")),
+        ("a.md", YAML.format("groups: {hr: read}")),
+        ("a.md", "+++\ngroups = []\n+++\nText.\n"),
+        ("a.adoc", ":groups:\n\nText.\n"),
         ("a.md", "+++\ngroups = [hr]\n+++\nText.\n"),
     ],
 )

@@ -95,6 +95,11 @@ def test_what_is_a_header(lines: tuple[str, ...], expected: list[str]):
     assert pieces(*lines) == expected
 
 
+def test_names_of_columns_above_other_names_are_read():
+    rows = ["Name|Room|Week", "", "Item|Price|Unit", "Tea|2|kg"]
+    assert pieces(*rows) == ["Name; Room; Week", "Item: Tea; Price: 2; Unit: kg"]
+
+
 QUOTED = "a quote is not closed, or not doubled within its cell"
 HEADER = "Id\tText\tSize\n"
 
