@@ -312,8 +312,11 @@ async def _spoken(
     spoken = ""
     try:
         while piece is not None:
-            spoken += piece
-            yield piece
+            # A link may come in two pieces.
+            before = "]" if spoken.endswith("]") else ""
+            inert = _without_links(before + piece)[len(before) :]
+            spoken += inert
+            yield inert
             piece = await speech.pieces.get()
         (result,) = await speech.results
         completion = reply.answered(result, spoken)
@@ -470,7 +473,7 @@ def _no_answer(result: dict[str, Any], wording: Wording) -> str:
 def _best_answer(result: dict[str, Any], wording: Wording, sources: list[Source]) -> str:
     """The first answer with the marks of its sources."""
     best = result["answers"][0]
-    text = _in_one_line(best["text"])
+    text = _without_links(_in_one_line(best["text"]))
     marks = " " + "".join(f"[{source.number}]" for source in sources)
     if result["certainty"] == "none":
         return f"{wording.guess}: {text}{marks} ({best['confidence']:.0%} sure)."
@@ -479,6 +482,16 @@ def _best_answer(result: dict[str, Any], wording: Wording, sources: list[Source]
     if result["certainty"] == "perhaps":
         return f"{wording.heading}: {text}{marks}"
     return text + marks
+
+
+def _without_links(text: str) -> str:
+    r"""Markdown that links to nothing and loads nothing: others write the words of an answer.
+
+    Example:
+        >>> print(_without_links("![Seen](https://example.org/a.png) by <b>"))
+        ![Seen]\(https://example.org/a.png) by &lt;b>
+    """
+    return text.replace("](", r"]\(").replace("<", "&lt;")
 
 
 def _footnote(source: Source, locked_url: str | None) -> str:

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -137,6 +138,32 @@ def test_words_are_sent_while_a_model_writes_them() -> None:
         # A limit of tokens needs the whole reply, and so does a request without a stream.
         whole = complete(client, user(QUESTION), max_tokens=3, stream=True)
         assert streamed(whole) == "the Black Forest"
+
+
+@pytest.mark.anyio
+async def test_words_that_others_wrote_load_nothing() -> None:
+    pieces = ["See ![it]", "(http://x/a.png) and <img", " src=http://x>."]
+
+    class Loading(FakePipeline):
+        def ask_many(self, questions: Any, *, on_text: Any = None, **options: Any) -> Any:
+            if on_text is not None:
+                for piece in pieces:
+                    on_text(piece)
+            (answers,) = super().ask_many(questions, **options)
+            first = replace(answers.answers[0], text="".join(pieces))
+            return [replace(answers, answers=(first,))]
+
+    asked = {"messages": [user(QUESTION)]}
+    async with running(Loading()) as client:
+        reply = await posted(client, "/v1/chat/completions", **asked)
+        whole = reply["choices"][0]["message"]["content"]
+        stream = await client.post("/v1/chat/completions", json={**asked, "stream": True})
+    events = [
+        json.loads(line[6:]) for line in stream.text.split("\n\n") if line.startswith("data: {")
+    ]
+    spoken = "".join(event["choices"][0]["delta"].get("content", "") for event in events)
+    inert = r"See ![it]\(http://x/a.png) and &lt;img src=http://x>."
+    assert (whole.startswith(inert), spoken.startswith(inert)) == (True, True)
 
 
 def test_a_question_for_yes_or_no_gets_the_passage_that_bears_on_it(client: openai.OpenAI) -> None:
