@@ -34,6 +34,7 @@ from serve.workers import CANNOT_START, Workers, handling
 
 # For an idle connection: proxies keep theirs for 60 s, and one that is closed costs a request.
 _KEEP_ALIVE_S = 75
+_LEAVING_S = 30.0  # longest time that a worker needs after its last request
 _SIGNS_S = 1  # between two signs of life of a worker
 BACKLOG = 1024  # connections that the system keeps until they are accepted
 # Some hundred are open beyond the limit before the first of them is closed.
@@ -121,8 +122,10 @@ def _supervise(settings: ServeSettings, listener: socket.socket, folder: Path) -
     os.environ.setdefault("OMP_NUM_THREADS", str(n_threads))
     os.environ[SHARED_FOLDER] = str(metrics)
     serve = partial(_work, settings, listener, folder)
+    mark_dead = partial(mark_process_dead, path=str(metrics))
+    ends_within_s = settings.drain_timeout_s + _LEAVING_S
     try:
-        Workers(serve, settings.workers, partial(mark_process_dead, path=str(metrics))).run()
+        Workers(serve, settings.workers, mark_dead, ends_within_s=ends_within_s).run()
     finally:
         del os.environ[SHARED_FOLDER]
 

@@ -67,14 +67,21 @@ class Workers:
     Args:
         serve: what each worker does, see `Worker`.
         on_end: called with the process id of each worker that has ended.
+        ends_within_s: a worker that is asked to end, and runs for longer, is killed.
     """
 
     def __init__(
-        self, serve: Callable[[Connection], None], number: int, on_end: Callable[[int], object]
+        self,
+        serve: Callable[[Connection], None],
+        number: int,
+        on_end: Callable[[int], object],
+        *,
+        ends_within_s: float,
     ) -> None:
         self._serve = serve
         self._number = number
         self._on_end = on_end
+        self._ends_within_s = ends_within_s
         self._stops = threading.Event()
         self._is_reload_asked = False
 
@@ -101,7 +108,7 @@ class Workers:
                 for worker in workers:
                     worker.process.terminate()
                 for worker in workers:
-                    worker.process.join()
+                    self._end(worker)
 
     def _stop(self, number: int, frame: object) -> None:
         self._stops.set()
@@ -138,6 +145,10 @@ class Workers:
             self._end(worker)
 
     def _end(self, worker: Worker) -> None:
-        worker.process.join()
+        worker.process.join(self._ends_within_s)
+        if worker.process.is_alive():
+            log.error("worker %s does not end and is killed", worker.process.pid)
+            worker.process.kill()
+            worker.process.join()
         assert worker.process.pid is not None
         self._on_end(worker.process.pid)

@@ -129,5 +129,19 @@ def test_a_worker_that_gives_no_sign_of_life_is_replaced(monkeypatch: pytest.Mon
         ended.append(pid)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    workers.Workers(_give_one_sign, 1, on_end).run()
+    workers.Workers(_give_one_sign, 1, on_end, ends_within_s=60).run()
+    # The one that hung, and its successor at the end.
+    assert len(set(ended)) == 2
+
+
+def _ignore_the_end(signs: Connection) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(600)
+
+
+def test_a_worker_that_does_not_end_is_killed(caplog: pytest.LogCaptureFixture) -> None:
+    ended = list[int]()
+    workers.Workers(_ignore_the_end, 1, ended.append, ends_within_s=0.5).run()
     assert len(ended) == 1
+    assert "does not end and is killed" in caplog.text

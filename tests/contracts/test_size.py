@@ -47,8 +47,8 @@ TOKENS = {
     "readers": (56_500, 43_600),
     "retrievers": (48_600, 41_000),
     # Every route describes what it answers; shelves.
-    "serve": (30_440, 16_000),
-    "tests": (312_199, 200_000),
+    "serve": (30_560, 16_000),
+    "tests": (315_000, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
