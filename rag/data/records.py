@@ -170,7 +170,7 @@ class Document:
         scanned: the labels of those pages whose text was recognised in a picture.
         path: the file it is, as people write it; "" for records.
         metadata: further fields that its passages keep, see `Passage`.
-        notes: remarks about its conversion for the user ("3 of 12 pages have no characters").
+        notes: remarks about its conversion for the user ("not read: comments: 2").
     """
 
     id: str

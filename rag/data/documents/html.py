@@ -378,13 +378,13 @@ def _is_hidden(node: Any) -> bool:
     if tag in _NAVIGATION_TAGS or attributes.get("role") in _NAVIGATION_ROLES:
         return True
     is_named = _NAVIGATION_NAMES.search(names) is not None
-    # Of asides some are warnings in the text, others lists of links beside it.
     may_be_navigation = is_named or tag in ("header", "aside")
     if not may_be_navigation or tag in ("body", "html", "main", "article"):
         return False
     may_be_section = tag in ("header", "section") or "header" in names
     is_section = may_be_section and node.css_first(", ".join(_HEADINGS)) is not None
-    is_aside = tag == "aside" and not is_named
+    # A warning or a footnote, not what opens a menu.
+    is_aside = tag == "aside" and not is_named and node.css_first("p") is not None
     return _is_links(node, least=0 if is_section or is_aside else _MIN_LETTERS)
 
 

@@ -583,10 +583,11 @@ def test_deleted_text_is_no_text() -> None:
 @pytest.mark.parametrize(
     ("aside", "expected"),
     [
-        ('<aside class="note">Keep the valve shut.</aside>', "Keep the valve shut."),
+        ('<aside class="note"><p>Keep it so.</p></aside>', "Keep it so."),
         ("<aside><p>Keep it shut.</p></aside>", "Keep it shut."),
         ('<aside><p>See</p> <a href="/a">Another page of this site</a></aside>', ""),
-        ('<aside class="sidebar">Site of the year</aside>', ""),
+        ('<aside class="sidebar"><p>Site of the year</p></aside>', ""),
+        ("<aside><label>Contents</label></aside>", ""),
     ],
 )
 def test_call_outs_in_the_text_are_read(aside: str, expected: str) -> None:
