@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from html import escape
 from itertools import groupby
-from urllib.parse import unquote
+from urllib.parse import unquote, urldefrag
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 from zipfile import ZipFile
@@ -74,7 +74,7 @@ def book(data: bytes) -> Content:
         container = ElementTree.fromstring(archive.read("META-INF/container.xml"))
         package_path = next(container.iterfind(".//{*}rootfile")).attrib["full-path"]
         package = ElementTree.fromstring(archive.read(package_path))
-        for path in _chapters(package, posixpath.dirname(package_path)):
+        for path in dict.fromkeys(_chapters(package, posixpath.dirname(package_path))):
             if path not in archive.namelist():
                 n_missing += 1
                 continue
@@ -85,12 +85,15 @@ def book(data: bytes) -> Content:
 
 
 def _chapters(package: Element, folder: str) -> Iterator[str]:
-    """The paths of the chapters of a book, in reading order."""
+    """The paths of the chapters of a book, in reading order; some books list each section, as a
+    place in its chapter.
+    """
     items = {item.get("id"): item for item in package.iterfind(".//{*}manifest/{*}item")}
     for reference in package.iterfind(".//{*}spine/{*}itemref"):
         item = items.get(reference.get("idref"))
         if item is not None and "nav" not in item.get("properties", "").split():
-            yield posixpath.normpath(posixpath.join(folder, unquote(item.get("href", ""))))
+            path = unquote(urldefrag(item.get("href", "")).url)
+            yield posixpath.normpath(posixpath.join(folder, path))
 
 
 def text(data: bytes) -> Content:

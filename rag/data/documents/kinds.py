@@ -50,7 +50,7 @@ def kind_of(data: bytes, name: str) -> str:
     if data.lstrip().startswith(b"%PDF-") or (may_have_preamble and b"%PDF-" in data[:1024]):
         return "pdf"
     if data.startswith(b"PK") and zipfile.is_zipfile(io.BytesIO(data)):
-        return _kind_of_archive(data)
+        return _kind_of_archive(data, by_name)
     if data.startswith(_OLE):
         if "EncryptedPackage".encode("utf-16-le") in data:
             raise Unreadable("encrypted", "save a copy without a password")
@@ -73,7 +73,7 @@ def kind_of(data: bytes, name: str) -> str:
     return by_name
 
 
-def _kind_of_archive(data: bytes) -> str:
+def _kind_of_archive(data: bytes, by_name: str | None) -> str:
     with open_archive(data) as archive:
         members = archive.namelist()
         if "mimetype" in members:
@@ -83,6 +83,8 @@ def _kind_of_archive(data: bytes) -> str:
     for member, kind in _KIND_OF_MEMBER.items():
         if member in members:
             return kind
+    if by_name == "unread":
+        raise Unreadable("format not read", _SAVE)
     raise Unreadable("format not read", f"{_SAVE}, or unpack it", "an archive, not a document")
 
 

@@ -700,6 +700,17 @@ def test_chapters_that_a_book_lacks_are_named() -> None:
     )
 
 
+def test_a_book_that_lists_each_section_is_read_once_and_whole() -> None:
+    with zipfile.ZipFile(io.BytesIO(make.epub([("p", "Text.")]))) as source:
+        files = {name: source.read(name) for name in source.namelist()}
+    (chapter,) = (name for name in files if name.endswith(".xhtml"))
+    place = f'<item id="b" href="{chapter.removeprefix("O/")}#part"/>'.encode()
+    package = files["O/p.opf"].replace(b"</manifest>", place + b"</manifest>")
+    files["O/p.opf"] = package.replace(b"</spine>", b'<itemref idref="b"/></spine>')
+    converted = convert(make.archive(files), "a.epub")
+    assert (converted.text, converted.notes) == ("Text.", ())
+
+
 def test_a_form_feed_parts_words() -> None:
     assert convert(b"The first page ends\fThe next begins.", "a.txt").text.split() == [
         *("The", "first", "page", "ends", "The", "next", "begins."),
