@@ -255,7 +255,8 @@ def _goes_on(upper: _Row, lower: _Row) -> bool:
 
 
 def _is_short(row: _Row) -> bool:
-    return sum(map(len, row)) <= _MAX_WORDS * max(len(row), 2)
+    is_of_numbers = len(row) >= _MIN_COLUMNS and _are_numbers(row[1:])
+    return is_of_numbers or sum(map(len, row)) <= _MAX_WORDS * max(len(row), 2)
 
 
 def _of_run(run: list[_Row]) -> PageTable | None:
@@ -266,7 +267,11 @@ def _of_run(run: list[_Row]) -> PageTable | None:
     if n_columns < _MIN_COLUMNS or len(full) < _MIN_ROWS:
         return None
     columns = list(zip(*full, strict=True))
-    if not all(map(_is_aligned, columns)) or sum(map(len, columns[0])) > _MAX_WORDS * len(full):
+    if not all(map(_is_aligned, columns)):
+        return None
+    # A label beside numbers may be as long as a sentence.
+    may_be_prose = sum(map(len, columns[0])) > _MAX_WORDS * len(full)
+    if may_be_prose and not _are_numbers(chain.from_iterable(columns[1:])):
         return None
     extents = list(map(_extent, columns))
     if any(left[1] >= right[0] for left, right in pairwise(extents)):
@@ -300,6 +305,12 @@ def _is_aligned(segments: Iterable[_Segment]) -> bool:
         if n_near > _MIN_ALIGNED * len(places):
             return True
     return False
+
+
+def _are_numbers(segments: Iterable[_Segment]) -> bool:
+    """Whether most of them are a number."""
+    are_numbers = [len(segment) == 1 and is_number(segment[0].text) for segment in segments]
+    return sum(are_numbers) > _MIN_FILLED * len(are_numbers)
 
 
 def _extent(segments: Iterable[_Segment]) -> _Extent:

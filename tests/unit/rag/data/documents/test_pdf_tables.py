@@ -143,6 +143,18 @@ def test_a_table_without_rules_beside_prose_is_not_told_apart() -> None:
     assert "row" not in _kinds(page)
 
 
+def test_long_labels_beside_numbers_are_a_table() -> None:
+    labels = ["Revenue from contracts with customers", "Income of the owners of the whole group"]
+    labels += ["Total income of the year that belongs to the owners of all its shares", "Taxes"]
+    page = Page()
+    rows = [(label, f"{n}.5", str(n)) for n, label in enumerate(labels, 7)]
+    page.table(40, 700, [("Position", "2025", "2024"), *rows], is_ruled=False, most=99)
+    expected = [
+        f"row: Position: {label}; 2025: {now}; 2024: {before}" for label, now, before in rows
+    ]
+    assert of(drawn(page), "a.pdf") == expected
+
+
 def test_boxes_and_drawings_are_no_tables() -> None:
     page = Page()
     page.prose(60, 790, wrap(PROSE, 80))
