@@ -111,6 +111,8 @@ MAY_BE_LAYOUT = "data-layout"
 MARK = "data-mark"
 """What an entry of a list of another format begins with, in place of a bullet or a number."""
 
+# Stands for <br> among texts; this white space is in no page.
+_LINE_END = "\v"
 _VOID = "area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
 # A whole element of XHTML, which would never end in HTML.
 _CLOSED = re.compile(rf"<(?!(?:{_VOID})\b)([a-z][\w.:-]*)((?:\s[^<>]*)?)/>", re.IGNORECASE)
@@ -248,13 +250,22 @@ class _Walk:
         elif tag == "dl":
             self._definitions(node)
         elif tag == "br":
-            self._inline.append(" ")
+            if self._begins_line():
+                self.flush()
+            self._inline.append(_LINE_END)
         elif tag == "sup":
             before = "".join(self._inline[-1:])
             self._inline.append(exponent_mark(before, node.text(deep=True)))
             self.visit_children(node)
         else:
             self.visit_children(node)
+
+    def _begins_line(self) -> bool:
+        """Whether nothing was said since a line ended: the next end is that of a paragraph."""
+        for text in reversed(self._inline):
+            if text == _LINE_END or text.strip():
+                return text == _LINE_END
+        return False
 
     def _list(self, node: Any) -> None:
         if self._is_page and _is_contents(node):

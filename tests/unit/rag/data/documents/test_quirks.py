@@ -798,6 +798,8 @@ def test_text_of_a_message_in_two_forms_is_read_whole() -> None:
             "Tea: A drink.\nRye: A grain.",
         ),
         ("<pre>a = 1<br>b = 2</pre>", "a = 1\nb = 2"),
+        ("<p>Tea<br>is hot.<br> &nbsp;<br/>Rye grows.</p>", "Tea is hot.\n\nRye grows."),
+        ("<table><tr><td>Tea<br><br>hot</td><td>2</td></tr></table>", "Tea hot; 2"),
         ("<div><li>Tea</li><li>Rye</li></div>", "Tea\n\nRye"),
         ("<ol><li>Tea</li><li value='5'>Rye</li><li>Oat</li></ol>", "1. Tea\n5. Rye\n6. Oat"),
         ("<ol type='a'><li>Tea</li><li>Rye</li></ol>", "a. Tea\nb. Rye"),
