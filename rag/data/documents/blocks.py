@@ -35,6 +35,10 @@ _GENERATED_TITLE = re.compile(
     r"powerpoint[ -](?:presentation|präsentation)|microsoft (?:word|powerpoint|excel) - .*)\W*",
     re.IGNORECASE,
 )
+# What the first section of a document is called, and never the document.
+_FIRST_SECTION = re.compile(
+    r"[01][.)] |(?:introduction|overview|preface|foreword|abstract|summary)\W*\Z", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +151,15 @@ def _after_breaks(text: str, cleaned: str) -> Iterator[int]:
 
 
 def first_heading(pieces: Iterable[Piece]) -> str:
-    """The text of the first heading, as a title; "" if there is none."""
-    return next((piece.text for piece in pieces if piece.kind == "heading"), "")
+    """The text of the first heading, as a title; "" if there is none, or if it names the first of
+    several sections ("1. Overview") and nothing above them.
+    """
+    headings = [piece for piece in pieces if piece.kind == "heading"]
+    if not headings:
+        return ""
+    first = headings[0]
+    n_sections = sum(heading.level <= first.level for heading in headings)
+    return "" if n_sections > 1 and _FIRST_SECTION.match(first.text) else first.text
 
 
 def not_read(counts: Mapping[str, int]) -> list[str]:

@@ -79,7 +79,8 @@ def _is_western_european(text: str) -> bool:
 def text(source: str) -> Content:
     """Plain text; its title is a heading on top."""
     pieces = list(_paragraphs(with_line_feeds(source)))
-    return Content(first_heading(pieces[:1]), pieces)
+    has_heading = bool(pieces) and pieces[0].kind == "heading"
+    return Content(first_heading(pieces) if has_heading else "", pieces)
 
 
 def _paragraphs(body: str) -> Iterator[Piece]:

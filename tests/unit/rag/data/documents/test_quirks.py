@@ -711,6 +711,24 @@ def test_a_book_that_lists_each_section_is_read_once_and_whole() -> None:
     assert (converted.text, converted.notes) == ("Text.", ())
 
 
+@pytest.mark.parametrize(
+    ("name", "source", "title"),
+    [
+        ("a.md", "# Overview\n\nA.\n\n# Use\n\nB.\n", ""),
+        ("a.md", "# Overview\n\nA.\n\n## Use\n\nB.\n", "Overview"),
+        ("a.md", "# Tea\n\nA.\n\n# Use\n\nB.\n", "Tea"),
+        ("a.html", "<h2>1. Basics</h2><p>A.</p><h2>2. Use</h2><p>B.</p>", ""),
+        ("a.txt", "0. INTRODUCTION\n===============\n\nA.\n\n1. USE\n======\n\nB.\n", ""),
+    ],
+)
+def test_the_first_of_several_sections_names_no_document(
+    name: str, source: str, title: str
+) -> None:
+    converted = convert(source.encode(), name)
+    assert converted.title == title
+    assert [block.kind for block in converted.blocks].count("heading") == 2
+
+
 def test_a_form_feed_parts_words() -> None:
     assert convert(b"The first page ends\fThe next begins.", "a.txt").text.split() == [
         *("The", "first", "page", "ends", "The", "next", "begins."),
