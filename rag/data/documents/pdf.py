@@ -51,7 +51,7 @@ _MAX_BOLD_HEADING_CHARS = 80
 _MAX_HEADING_LINES = 3
 _MAX_LEVELS = 4
 _NUMBERING = re.compile(
-    r"(?:chapter|appendix|part|section)?\s*[\dA-Z]+(?:\.\d+)*\.?\s+", re.IGNORECASE
+    r"(?:chapter|appendix|part|section)?\s*[\dA-Z]+(?:\.\d+)*[.:]?\s+", re.IGNORECASE
 )
 _MAX_INDENT = 40
 _OutlineEntry = tuple[str, int, int]  # title, level, number of the page

@@ -25,11 +25,12 @@ def test_pdf_by_font_sizes() -> None:
 def test_pdf_outline_labels_running_heads_and_hyphens() -> None:
     pages = []
     for number in range(6):
+        mark = f"Chapter {number + 1}:" if number == 5 else f"{number + 1}."
         pages.append(
             [
                 (50.0, 820.0, 9.0, "F", f"The manual, chapter {number}"),
                 (50.0, 20.0, 9.0, "F", str(number + 5)),
-                (50.0, 700.0, 10.0, "B", f"{number + 1}. Part {'abcdef'[number]}"),
+                (50.0, 700.0, 10.0, "B", f"{mark} Part {'abcdef'[number]}"),
                 (50.0, 680.0, 10.0, "F", f"Text of part {number}, which fills the"),
                 (50.0, 667.0, 10.0, "F", "line and goes on."),
                 (50.0, 640.0, 10.0, "F", "Another paragraph."),
@@ -45,6 +46,7 @@ def test_pdf_outline_labels_running_heads_and_hyphens() -> None:
         "paragraph: Another paragraph.",
     ]
     assert len(converted.blocks) == 18
+    assert {block.kind for block in converted.blocks[::3]} == {"heading"}
     pages = [page_at(converted.pages, block.start) for block in converted.blocks[::3]]
     assert pages == ["i", "ii", "7", "8", "9", "10"]
 
