@@ -21,7 +21,8 @@ from rag.data.formats import strip_compression
 from rag.data.metadata import metadata_of_fields
 from rag.data.records import BadRecord, Block, Document
 
-CONVERTER = (sys.executable, "-m", "rag.data.documents.convert")
+# -P: no module is taken from the folder of work, which is often that of the documents.
+CONVERTER = (sys.executable, "-P", "-m", "rag.data.documents.convert")
 _MAX_PROCESSES = 8
 # Documents of each process that may be finished before they are yielded.
 _LOOK_AHEAD = 8
@@ -137,7 +138,7 @@ class Converter:
         return BadRecord("broken file", detail)
 
     def _start(self) -> Popen[bytes]:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
         process = Popen(CONVERTER, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment)
         if self._niceness:
             os.setpriority(os.PRIO_PROCESS, process.pid, self._niceness)

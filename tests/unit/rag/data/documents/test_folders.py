@@ -282,6 +282,15 @@ def test_a_document_that_takes_too_long_is_named_and_the_rest_goes_on(tmp_path: 
     assert late.detail.startswith("more than 20 s; split it")
 
 
+def test_modules_that_stand_among_the_documents_are_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(tmp_path, {"csv.py": "raise SystemExit", "a.txt": "Text."})
+    monkeypatch.chdir(tmp_path)
+    (document,) = convert_files([("a.txt", "a.txt")])
+    assert isinstance(document, Document), document
+
+
 def test_a_missing_package_stops_the_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
