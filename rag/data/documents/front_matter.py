@@ -40,7 +40,7 @@ _HEADER = re.compile(
     r"(?:([^\w\s])\1{2,}[ \t]*\n)?\S.*\n([^\w\s])\2{2,}[ \t]*\n)*"
 )
 _GROUPS_OF_HEADER = re.compile(
-    rf"^(?::|#\+){GROUPS_FIELD}:(.*(?:\n[ \t]+\S.*)*)", re.MULTILINE | re.IGNORECASE
+    rf"^(?::|#\+){GROUPS_FIELD}:(.*(?:\n[ \t]+\S.*)*)(?:\n|\Z)", re.MULTILINE | re.IGNORECASE
 )
 
 
