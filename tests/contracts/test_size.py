@@ -23,7 +23,7 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 # those of readers.
 TOKENS = {
     # Comparisons of two things are taken apart, and numbers in two units read.
-    "rag/*.py": (16_460, 10_500),
+    "rag/*.py": (15_850, 10_500),
     "rag/adaptation": (6_510, 5_550),
     "rag/bench": (18_830, 8_000),
     "rag/cli": (10_900, 7_200),
@@ -48,7 +48,7 @@ TOKENS = {
     "retrievers": (48_600, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_560, 16_000),
-    "tests": (315_000, 200_000),
+    "tests": (313_050, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
