@@ -147,7 +147,7 @@ def test_nodes_that_would_differ_are_refused_by_name(
     finally:
         nodes.forget()
     monkeypatch.chdir(tmp_path)  # the same path, and another folder for every process
-    missing = r"/proc/self/cwd/here/embeddings.* is missing"
+    missing = r"/proc/self/cwd/here/\.shared.* is missing"
     with pytest.raises(MismatchedArtifactError, match=missing):
         encode(Path("/proc/self/cwd/here"))
     loaded: Any = load_encoder(static_encoder)
