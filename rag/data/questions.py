@@ -54,7 +54,9 @@ def read_questions(path: str | Path) -> Iterator[Question]:
         records, grades = named_questions(name)
         questions = _questions(records, name)
         is_beir = name.startswith(f"{IRDS_PREFIX}beir/")
-        return _judged(questions, grades, name, name, is_beir) if grades else questions
+        if not grades:
+            return questions
+        return _judged(questions, grades, name, name, is_beir)
     file, *judgements = question_files(path)
     columns = partial(table_columns, path=str(file))
     questions = _questions(read_rows(str(file), columns, otherwise="text"), str(file))

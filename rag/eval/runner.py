@@ -111,7 +111,8 @@ def run_evaluation(
         _ask_all(system, drawn, folder, settings, header)
         write_predictions(folder / RECORDS_NAME, folder, settings.profile)
         figures = summarise(read_records(folder / RECORDS_NAME), settings)
-        figures["notes"] += [] if resolver is None else resolver.notes()
+        if resolver is not None:
+            figures["notes"] += resolver.notes()
         figures["notes"] += _notes(folder / RECORDS_NAME, figures["figures"])
         finish(folder, {**header, **figures}, command)
 

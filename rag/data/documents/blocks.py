@@ -159,7 +159,9 @@ def first_heading(pieces: Iterable[Piece]) -> str:
         return ""
     first = headings[0]
     n_sections = sum(heading.level <= first.level for heading in headings)
-    return "" if n_sections > 1 and _FIRST_SECTION.match(first.text) else first.text
+    if n_sections > 1 and _FIRST_SECTION.match(first.text):
+        return ""
+    return first.text
 
 
 def not_read(counts: Mapping[str, int]) -> list[str]:

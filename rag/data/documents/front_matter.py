@@ -117,7 +117,9 @@ def add_fields(content: Content, front_matter: str) -> Content:
 def _title(front_matter: str) -> str:
     """The title that lines of metadata state that are no YAML; "" if none."""
     titles = [match[2].strip() for match in _TITLE.finditer(front_matter)]
-    return clean(titles[-1]) if titles and titles[-1] not in ("null", "~") else ""
+    if not titles or titles[-1] in ("null", "~"):
+        return ""
+    return clean(titles[-1])
 
 
 def stated_fields(front_matter: str) -> dict[str, object]:

@@ -79,8 +79,10 @@ def _is_western_european(text: str) -> bool:
 def text(source: str) -> Content:
     """Plain text; its title is a heading on top."""
     pieces = list(_paragraphs(with_line_feeds(source)))
-    has_heading = bool(pieces) and pieces[0].kind == "heading"
-    return Content(first_heading(pieces) if has_heading else "", pieces)
+    title = ""
+    if pieces and pieces[0].kind == "heading":
+        title = first_heading(pieces)
+    return Content(title, pieces)
 
 
 def _paragraphs(body: str) -> Iterator[Piece]:
