@@ -51,6 +51,10 @@ class AnswerOptions:
     context: str = ""
     on_text: TextSink | None = None
 
+    def policy_for(self, reader: Reader) -> Policy:
+        """The policy; by default the usual one for what the reader reads."""
+        return self.policy or SearchOnce.of(reader)
+
 
 class AskOptions(TypedDict, total=False):
     """The fields of `AnswerOptions` that a question may come with."""
@@ -159,7 +163,7 @@ def _run(
     failures: list[ReaderError],
 ) -> tuple[list[State], list[AnswerSet]]:
     """The last state of each question, and the answers with which its policy finished."""
-    policy = options.policy or SearchOnce.of(reader)
+    policy = options.policy_for(reader)
     states = list(states)
     finished = dict[int, AnswerSet]()
     for _ in range(MAX_STEPS):

@@ -47,7 +47,6 @@ from rag.data.languages import AUTO, ENGLISH, detect_language
 from rag.data.records import CorpusOptions, check_questions
 from rag.opening import OpenSettings, open_models, relevance_of, resolve_verifier
 from rag.options import OpenOptions
-from rag.policies import SearchOnce
 from rag.promises import PromiseKeeper
 from readers.protocols import Reader, check_lengths, reader_name
 from retrievers.encoders.open import load_encoder
@@ -298,12 +297,11 @@ class Pipeline:
         A promise holds for the conditions that it was fitted under.
         """
         reader = self._require_reader()
-        policy = options.policy or SearchOnce.of(reader)
         top_k = options.top_k if options.read is None else min(options.read, options.top_k)
         return {
             **self._search_conditions(top_k, filter),
             "reader": [reader_name(reader), reader.version],
-            "policy": policy.identity,
+            "policy": options.policy_for(reader).identity,
             "has_context": bool(options.context),
         }
 

@@ -131,7 +131,8 @@ class SearchOnce(Policy):
     @property
     def identity(self) -> str:
         """See `Policy`."""
-        return "SearchOnce, compares" if self._compares else "SearchOnce"
+        name = super().identity
+        return f"{name}, compares" if self._compares else name
 
 
 def merge_in_turn(lists: Sequence[RankedPassages]) -> RankedPassages:

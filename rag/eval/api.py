@@ -262,9 +262,8 @@ def _open_system(
         opened = index.index if isinstance(index, Pipeline) else None
         if not reads:
             system = system_of(index)
-            return replace(
-                system, reader=None, identity={**system.identity, "reader": None}
-            ), opened
+            identity = {**system.identity, "reader": None}
+            return replace(system, reader=None, identity=identity), opened
         if not settings.gold or index.reader is None:
             return system_of(index), opened
         lookup = None if opened is None else opened.passages.find

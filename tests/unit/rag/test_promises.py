@@ -79,6 +79,7 @@ def test_other_conditions_void_the_promise_by_name(changed: dict[str, Any], name
 def test_a_promise_is_void_where_comparisons_are_answered_in_another_way(compares: bool) -> None:
     pipeline = Pipeline.from_texts(["Ulm."], retriever="bm25", reader=LastWordsReader())
     usual = pipeline.conditions(AnswerOptions())
+    assert type("Other", (SearchOnce,), {})().identity != usual["policy"]
     keeper = PromiseKeeper(StoredPromise.of(PROMISE, CONFIDENCES, usual))
     asked = AnswerOptions(policy=SearchOnce(compares=compares))
     shown = keeper.keep(outcome(0.9), pipeline.conditions(asked)).shown
