@@ -189,11 +189,19 @@ def parse_draft(reply: str) -> Draft | None:
 
 
 def place_answer(draft: Draft, passages: Sequence[Passage]) -> Draft | None:
-    """The draft with its answer as it stands in a passage; None where it stands in none."""
+    """The draft with its answer as it stands in a passage; None where it stands in none.
+
+    Example:
+        >>> passage = Passage("1", "Coypu", "It weighs 9 kg.")
+        >>> place_answer(Draft(answer="9 KG", question="How heavy is it? (9 KG)"), [passage])
+        Draft(answer='9 kg', question='How heavy is it?')
+    """
+    # A small model repeats the answer behind the question, as it was given to it.
+    question = draft.question.removesuffix(f"({draft.answer})").rstrip()
     for passage in passages:
         span = find_span(draft.answer, passage.text)
         if span is not None:
-            return Draft(answer=passage.text[slice(*span)], question=draft.question)
+            return Draft(answer=passage.text[slice(*span)], question=question)
     return None
 
 

@@ -22,6 +22,7 @@ from rag.eval.settings import EvaluationSettings
 from rag.eval.source import check_selection_split
 from rag.eval.systems import AnswersQuestions, ask_all, system_of
 from rag.metrics.calibration import measure_calibration
+from rag.metrics.selective import TradeOff, measure_trade_offs
 from rag.options import OpenOptions
 from rag.pipeline import Pipeline
 from readers.confidence import chance, fit_chance, fit_shift
@@ -53,6 +54,7 @@ class ConfidenceTuning(Generic[Fitted]):
         ece_before: expected calibration error of the first answer's confidence as it is.
         ece_after: the same error, where the confidence of each fifth of the questions was fitted on
             the others.
+        curve: what comes of giving only surer answers, by the confidences of `ece_after`.
     """
 
     fitted: Fitted
@@ -60,6 +62,7 @@ class ConfidenceTuning(Generic[Fitted]):
     unanswerable: int
     ece_before: float
     ece_after: float
+    curve: Sequence[TradeOff]
 
 
 def tune_confidence(
@@ -117,8 +120,7 @@ def tune_confidence(
     if old.absent is not None and empty.any():
         changes["absent"] = _shifted(old.absent, none, empty)
     fitted = old.model_copy(update=changes)
-    errors = _errors(expit(first), right, fit)
-    return ConfidenceTuning(fitted, len(questions), int(empty.sum()), *errors)
+    return _judged(fitted, expit(first), right, empty, fit)
 
 
 def tune_language_model(
@@ -185,21 +187,26 @@ def tune_language_model(
         fitted = _fit_signs(features[rows], right[rows])
         return lambda others: np.array([chance(fitted, row) for row in features[others]])
 
-    errors = _errors(np.array(confidences), right, fit)
-    unanswerable = int((~is_answerable).sum())
-    return ConfidenceTuning(_fit_signs(features, right), len(right), unanswerable, *errors)
+    fitted = _fit_signs(features, right)
+    return _judged(fitted, np.array(confidences), right, ~is_answerable, fit)
 
 
 def _fit_signs(features: Float64, right: Bool) -> tuple[float, ...]:
     return fit_chance(features, right, np.ones(len(right)))
 
 
-def _errors(
-    confidences: Float64, right: Bool, fit: Callable[[Bool], Callable[[Bool], Float64]]
-) -> tuple[float, float]:
-    """The calibration error before a fit, and after it, of each fifth by a fit to the others.
+def _judged(
+    fitted: Fitted,
+    confidences: Float64,
+    right: Bool,
+    empty: Bool,
+    fit: Callable[[Bool], Callable[[Bool], Float64]],
+) -> ConfidenceTuning[Fitted]:
+    """What a fit to all questions is worth, by fits to four fifths for the remaining fifth.
 
     Args:
+        confidences: (n,) as they were.
+        empty: (n,) questions that the corpus does not answer.
         fit: rows (n,) → the fitted confidences of other rows.
     """
     fold = np.arange(len(right)) % _FOLDS
@@ -210,7 +217,10 @@ def _errors(
     after = measure_calibration(crossed, right)
     assert before is not None, "there are questions"
     assert after is not None
-    return before["ece"], after["ece"]
+    curve = measure_trade_offs(crossed, right, empty)
+    return ConfidenceTuning(
+        fitted, len(right), int(empty.sum()), before["ece"], after["ece"], curve
+    )
 
 
 def _matcher(question: Question) -> AnswerMatcher:

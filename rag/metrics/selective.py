@@ -8,17 +8,19 @@ anything else that has a confidence and is right or wrong.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rag.core.arrays import Float64, Int64
+from rag.core.arrays import Bool, Float64, Int64
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Given, Promise
 from rag.metrics.calibration import checked_confidences
 
 # The sequence begins with the first threshold whose chance to pass is so near to the best chance.
 _NEARLY = 0.02
+_THRESHOLDS = np.arange(10) / 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,54 @@ class Limits:
                     hint="10 % is 0.1",
                     arguments=(name,),
                 )
+
+
+class TradeOff(NamedTuple):
+    """What comes of giving only the answers that reach a confidence.
+
+    Attributes:
+        threshold: the least confidence of an answer that is given.
+        given: share of the questions that get an answer.
+        right: share of the given answers that are right; NaN if none is given.
+        refused: share of the questions without an answer that get none; NaN if all have one.
+    """
+
+    threshold: float
+    given: float
+    right: float
+    refused: float
+
+
+def measure_trade_offs(
+    confidences: npt.ArrayLike, is_right: npt.ArrayLike, has_no_answer: npt.ArrayLike
+) -> list[TradeOff]:
+    """The risk-coverage curve, at thresholds of 0, 0.1, … 0.9.
+
+    Args:
+        confidences: (n,) in [0, 1].
+        is_right: (n,) whether what would be given is right.
+        has_no_answer: (n,) questions for which nothing right can be given.
+
+    Example:
+        >>> measure_trade_offs([0.9, 0.6, 0.2], [True, False, False], [False, False, True])[5]
+        TradeOff(threshold=0.5, given=0.6666666666666666, right=0.5, refused=1.0)
+
+    Source:
+        El-Yaniv and Wiener 2010, "On the Foundations of Noise-free Selective Classification".
+    """
+    confidence = checked_confidences(confidences)
+    right = np.asarray(is_right, bool)
+    absent = np.asarray(has_no_answer, bool)
+    curve = []
+    for threshold in _THRESHOLDS.tolist():
+        is_given = confidence >= threshold
+        shares = (is_given, right[is_given], ~is_given[absent])
+        curve.append(TradeOff(threshold, *map(_share, shares)))
+    return curve
+
+
+def _share(is_met: Bool) -> float:
+    return float(is_met.mean()) if len(is_met) else float("nan")
 
 
 def needed_sample(wrong: int, limit: float, confidence: float = 0.95) -> int:

@@ -24,19 +24,19 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 TOKENS = {
     # Comparisons of two things are taken apart, and numbers in two units read.
     "rag/*.py": (15_890, 10_500),
-    "rag/adaptation": (6_510, 5_550),
+    "rag/adaptation": (6_520, 5_550),
     "rag/bench": (18_830, 8_000),
-    "rag/cli": (10_900, 7_200),
+    "rag/cli": (10_980, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
     "rag/core": (5_455, 4_200),
     "rag/data": (56_900, 41_000),
     "rag/docs": (180, 200),
     # One table of figures; what a run cannot be judged by is refused, what is left out is noted.
-    "rag/eval": (20_400, 12_200),
+    "rag/eval": (20_410, 12_200),
     # A tool of MCP judges claims.
     "rag/integrations": (1_575, 1_200),
     "rag/joint": (13_850, 13_000),
-    "rag/metrics": (4_900, 3_600),
+    "rag/metrics": (5_060, 3_600),
     "rag/rounds": (3_850, 3_050),
     "rag/runtime": (9_250, 7_900),
     "rag/sample": (60, 100),
@@ -47,7 +47,7 @@ TOKENS = {
     "retrievers": (48_600, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_560, 16_000),
-    "tests": (313_050, 200_000),
+    "tests": (313_400, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

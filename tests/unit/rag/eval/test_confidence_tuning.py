@@ -63,6 +63,11 @@ def test_a_confidence_that_is_too_modest_is_put_right() -> None:
     tuning = tune_confidence(corpus, corpus.questions, OLD, SETTINGS)
     assert tuning.unanswerable == corpus.empty.sum()
     assert tuning.ece_after < 0.6 * tuning.ece_before
+    # Half of the answers, given from 0.5 on, are surely better than all.
+    assert tuning.curve[0].right == pytest.approx(corpus.right.mean())
+    assert tuning.curve[5].right > tuning.curve[0].right + 0.1
+    assert tuning.curve[0].refused == 0
+    assert tuning.curve[5].refused > 0.5
     right = Corpus(400, shift=0.0)
     assert tune_confidence(right, right.questions, OLD, SETTINGS).fitted.right == pytest.approx(
         OLD.right, abs=0.35

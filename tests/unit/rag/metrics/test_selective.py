@@ -1,5 +1,6 @@
 """Thresholds that promise an error rate, against brute force and against the rate itself."""
 
+import math
 from math import comb
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag.core.errors import ConfigError, DataError
-from rag.metrics.selective import Limits, fit_threshold, needed_sample
+from rag.metrics.selective import Limits, fit_threshold, measure_trade_offs, needed_sample
 from tests.support.messages import refusal
 
 RATES = st.sampled_from([0.05, 0.1, 0.3, 0.5])
@@ -115,3 +116,16 @@ def test_too_many_false_answers_are_refused() -> None:
 def test_shares_lie_between_0_and_1(name: str, value: float) -> None:
     with refusal(ConfigError, name):
         Limits(**{"max_error": 0.1, name: value})
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.booleans()), min_size=1, max_size=40))
+def test_the_curve_counts_what_each_threshold_gives(
+    answers: list[tuple[float, bool, bool]],
+) -> None:
+    for point in measure_trade_offs(*zip(*answers, strict=True)):
+        given_ones = [right for chance, right, _ in answers if chance >= point.threshold]
+        refused = [chance < point.threshold for chance, _, is_empty in answers if is_empty]
+        assert point.given == pytest.approx(len(given_ones) / len(answers))
+        expected = [sum(each) / len(each) if each else math.nan for each in (given_ones, refused)]
+        assert [point.right, point.refused] == pytest.approx(expected, nan_ok=True)
