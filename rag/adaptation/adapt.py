@@ -16,7 +16,7 @@ from rag.data.examples import Candidate, Example, write_examples
 from rag.data.text import AnswerMatcher
 from rag.pipeline import Pipeline
 from rag.recipes import read_config
-from rag.runtime.seeds import generator
+from rag.runtime.seeds import Stream, generator
 from retrievers.training.bi_encoder import adopt_index
 from retrievers.training.config import DprTrainConfig
 
@@ -85,7 +85,9 @@ def _questions_of(index: Index, count: int, seed: int) -> list[tuple[Passage, Ma
     """Questions from passages in random order, each wording once."""
     passages = index.passages
     made: dict[str, tuple[Passage, MadeQuestion]] = {}
-    order = generator(seed, 1).permutation(len(passages))[: _LOOKED_AT * count]
+    order = generator(seed, Stream.ADAPTED_PASSAGES).permutation(len(passages))[
+        : _LOOKED_AT * count
+    ]
     for row in order.tolist():
         passage = passages[row]
         for question in make_questions(passage, random.Random(f"{seed}:{passage.id}")):

@@ -35,7 +35,7 @@ from rag.joint.finders import Finder, FixedFinder, LearningFinder
 from rag.joint.live_index import LiveIndex, index_refresh
 from rag.joint.losses import AnswerBatch
 from rag.joint.questions import gold_sums, holding_answers, questions_of
-from rag.runtime.seeds import generator
+from rag.runtime.seeds import Stream, generator
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, Loss, Method, Weights
 from rag.training.precision import MasterWeights, part
@@ -71,7 +71,7 @@ class JointBatches:
         return len(self._epochs)
 
     def __getitem__(self, number: int) -> JointBatch:
-        draw = generator(self._seed, 3, number)
+        draw = generator(self._seed, Stream.BATCH, number)
         questions = [self._questions[row] for row in self._epochs[number].tolist()]
         answers = []
         for question in questions:

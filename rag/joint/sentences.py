@@ -16,7 +16,7 @@ from rag.core.types import Passage
 from rag.data.salient import CharSpans, TitleHashes, find_dates, find_names
 from rag.data.selection import check_usable
 from rag.data.sentences import split_sentences
-from rag.runtime.seeds import generator
+from rag.runtime.seeds import Stream, generator
 from readers.words import has_phrase
 from retrievers.examples.batches import Epochs
 
@@ -127,8 +127,8 @@ class SentenceBatches:
 
     def __post_init__(self) -> None:
         self._rows = np.arange(len(self.store)) if self.rows is None else self.rows
-        sample = self._random_rows(_SAMPLE, generator(self.examples.seed, 52))
-        drawn = self._draw(sample, generator(self.examples.seed, 53))
+        sample = self._random_rows(_SAMPLE, generator(self.examples.seed, Stream.SAMPLE))
+        drawn = self._draw(sample, generator(self.examples.seed, Stream.SAMPLE_MASKED))
         what = "passages have a sentence with anything to mask"
         self.usable = check_usable(len(drawn), len(sample), what, few=_FEW, hint=_HINT)
 
@@ -147,7 +147,7 @@ class SentenceBatches:
             DataError: the other passages have nothing to mask either.
         """
         rows = self._rows[self.examples[number]]
-        draw = generator(self.examples.seed, 51, number)
+        draw = generator(self.examples.seed, Stream.MASKED, number)
         for _ in range(_TRIES):
             drawn = self._draw(rows, draw)
             if drawn:

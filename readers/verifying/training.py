@@ -26,7 +26,7 @@ from rag.data.claims import read_claims
 from rag.data.selection import hold_out
 from rag.runtime.backbone import plan_batches
 from rag.runtime.hardware import resolve_precision
-from rag.runtime.seeds import generator
+from rag.runtime.seeds import Stream, generator
 from rag.training.card import Card
 from rag.training.distributed import World
 from rag.training.fit import Loss, Method
@@ -60,7 +60,7 @@ class PairBatches:
     def __init__(self, pairs: Sequence[Pair], config: VerifierTrainConfig) -> None:
         self._pairs = pairs
         self._plan: list[Int64] = []
-        draw = generator(config.seed, 31)
+        draw = generator(config.seed, Stream.PAIRS)
         chars = np.array([len(pair.claim) + len(pair.evidence) for pair in pairs])
         lengths = np.minimum(chars / _CHARS_PER_TOKEN, config.max_tokens).astype(int)
         count = max(1, round(config.epochs * len(pairs)))
@@ -122,7 +122,7 @@ def _read_pairs(config: VerifierTrainConfig) -> tuple[list[Pair], list[Pair]]:
                     hint="give each claim a `label` and its `evidence`, a list of texts",
                 )
             pairs.append(Pair(claim.text, " ".join(claim.evidence), LABELS[claim.label]))
-    draw = generator(config.seed, 30)
+    draw = generator(config.seed, Stream.CLAIMS)
     pairs = [pairs[place] for place in draw.permutation(len(pairs))]
     learnt, held_out = hold_out(pairs, config.held_out, config.seed, lambda pair: pair.evidence)
     learnt += _exchanged(learnt, config.exchanged, draw)

@@ -19,7 +19,7 @@ from rag.core.arrays import Int32, Int64, ranges
 from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query
-from rag.runtime.seeds import generator
+from rag.runtime.seeds import Stream, generator
 from retrievers.examples.data import ExampleTable
 
 _FEW_STEPS = 10  # shorter runs teach next to nothing
@@ -136,7 +136,9 @@ class Epochs:
             raise IndexError(f"batch {step} of a run of {len(self)}")
         epoch, number = divmod(step, self.per_epoch)
         if self._order[0] != epoch:
-            order = generator(self.seed, 21, epoch).permutation(self._count).astype(np.int64)
+            order = (
+                generator(self.seed, Stream.EPOCH, epoch).permutation(self._count).astype(np.int64)
+            )
             self._order = (epoch, order)
         begin = number * self._n_used // self.per_epoch
         end = (number + 1) * self._n_used // self.per_epoch
@@ -214,8 +216,10 @@ class RetrieverBatches(EpochBatches):
     def __getitem__(self, step: int) -> RetrieverBatch:
         numbers = self.epochs[step]
         positives = self.data.rows_of(numbers, "positive")
-        drawn = self._draw_positives(positives, generator(self.epochs.seed, 24, step))
-        owners, negatives = self._draw_negatives(numbers, generator(self.epochs.seed, 22, step))
+        drawn = self._draw_positives(positives, generator(self.epochs.seed, Stream.POSITIVES, step))
+        owners, negatives = self._draw_negatives(
+            numbers, generator(self.epochs.seed, Stream.NEGATIVES, step)
+        )
         passages = [*self.data.passages(drawn), *negatives]
         columns = np.arange(len(passages))  # of the positives, then of the negatives
         if self.mask_false_negatives:
@@ -280,7 +284,9 @@ class TargetBatches(EpochBatches):
     def __getitem__(self, step: int) -> RetrieverBatch:
         numbers = self.epochs[step]
         lists = self.data.rows_with_targets(numbers)
-        owners, rows = _draw(lists, self.per_question, generator(self.epochs.seed, 23, step))
+        owners, rows = _draw(
+            lists, self.per_question, generator(self.epochs.seed, Stream.CANDIDATES, step)
+        )
         passages, columns = distinct(self.data.passages(rows))
         targets = np.full((len(numbers), len(passages)), np.nan, np.float32)
         targets[owners, columns] = self.data.targets[rows]

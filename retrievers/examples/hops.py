@@ -18,7 +18,7 @@ from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Question
 from rag.data.examples import Candidate, Example
-from rag.runtime.seeds import generator
+from rag.runtime.seeds import Stream, generator
 from retrievers.examples.batches import IGNORED, Epochs, Labels, RetrieverBatches
 
 PassageFinder = Callable[[Passage], Passage | None]
@@ -155,7 +155,7 @@ class HopEpochs(Epochs):
 
     def __getitem__(self, step: int) -> Int64:
         """(N,) examples of batch `step`, question by question, in hop order."""
-        draw = generator(self.seed, 23, step)
+        draw = generator(self.seed, Stream.CANDIDATES, step)
         examples: list[int] = []
         for question in super().__getitem__(step).tolist():
             orders = self._orders[question]

@@ -15,7 +15,7 @@ from rag.core.types import Passage, Query
 from rag.data.examples import Example
 from rag.data.selection import least_held_out
 from rag.data.sentences import split_sentences
-from rag.runtime.seeds import generator
+from rag.runtime.seeds import Stream, generator
 from rag.training.distributed import World
 from rag.training.fit import Method
 from retrievers.examples.batches import (
@@ -78,7 +78,7 @@ class IctBatches(EpochBatches):
     def __getitem__(self, step: int) -> RetrieverBatch:
         """Batch `step`: sentences, and the passages they are from."""
         passages = self.store.get_many(self.rows[self.epochs[step]])
-        draw = generator(self.epochs.seed, 31, step)
+        draw = generator(self.epochs.seed, Stream.PAIRS, step)
         pairs = draw_pairs(passages, self.keep_sentence, self.min_words, draw)
         if len(pairs) < 2:
             raise DataError(
@@ -118,7 +118,7 @@ def held_out_rows(config: HeldOutConfig, passages: int, seed: int) -> Int64:
     if config.validation_fraction:
         count = max(int(config.validation_fraction * passages), least_held_out(passages))
     count = min(config.validation_questions, count) if count > 1 else 0
-    return np.sort(generator(seed, 32).choice(passages, count, replace=False))
+    return np.sort(generator(seed, Stream.HELD_OUT).choice(passages, count, replace=False))
 
 
 def build(config: IctTrainConfig, world: World) -> Method:
@@ -140,7 +140,7 @@ def build(config: IctTrainConfig, world: World) -> Method:
     store = open_corpus(config.train_files, config.out / "data", config.split)
     held_rows = held_out_rows(config, len(store), config.seed)
     rows = np.setdiff1d(np.arange(len(store)), held_rows)
-    draw = generator(config.seed, 33)
+    draw = generator(config.seed, Stream.HELD_OUT_PAIRS)
     pairs = draw_pairs(store.get_many(held_rows), config.keep_sentence, config.min_words, draw)
     held_out = [Example.labelled(rest.id, sentence, (), [rest]) for sentence, rest in pairs]
     batches = IctBatches(

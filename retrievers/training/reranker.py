@@ -22,7 +22,7 @@ from rag.core.files import atomic_path
 from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.runtime.model_files import save_tokenizer
-from rag.runtime.seeds import generator
+from rag.runtime.seeds import Stream, generator
 from rag.training.card import Card
 from rag.training.distributed import World
 from rag.training.fit import Loss, Method
@@ -52,7 +52,7 @@ class GroupBatches:
         groups = []
         for number in self.epochs[step].tolist():
             example = self.examples[number]
-            draw = generator(self.epochs.seed, 22, step, number)
+            draw = generator(self.epochs.seed, Stream.NEGATIVES, step, number)
             positive = example.positives[int(draw.integers(len(example.positives)))]
             count = min(self.hard_negatives, len(example.negatives))
             drawn = np.sort(draw.choice(len(example.negatives), count, replace=False))

@@ -23,7 +23,7 @@ from rag.core.log import Progress
 from rag.core.types import Passage, Query
 from rag.data.examples import Example
 from rag.runtime.model_files import folder_tokenizer
-from rag.runtime.seeds import generator
+from rag.runtime.seeds import Stream, generator
 from rag.training.card import Card
 from rag.training.distributed import World
 from rag.training.fit import Loss, Method, Weights
@@ -262,7 +262,9 @@ def distilled_tokens(
         equation 3.
     """
     count = min(_FITTED_PASSAGES, len(index.passages))
-    rows = np.sort(generator(seed, 41).choice(len(index.passages), count, replace=False))
+    rows = np.sort(
+        generator(seed, Stream.FREQUENCIES).choice(len(index.passages), count, replace=False)
+    )
     parts: list[Int32] = []
     for first in range(0, count, _AT_ONCE):
         parts += tokens.passages(index.passages.get_many(rows[first : first + _AT_ONCE]))

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rag.core.arrays import Int64
 from rag.core.errors import ConfigError
-from rag.runtime.seeds import generator
+from rag.runtime.seeds import Stream, generator
 from readers.extractive.layout import Row, row_tensors
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig
 from readers.extractive.training.data import NO, SPAN, UNLABELLED, ReaderExamples, TokenSpans
@@ -113,7 +113,7 @@ class ReaderBatches:
         return len(self._plans)
 
     def _plan(self, number: int, stage: ReaderStage) -> list[_Plan]:
-        draw = generator(self.config.seed, 2, number)
+        draw = generator(self.config.seed, Stream.ORDER, number)
         order = self._mixture(stage, draw)
         first = [self.examples.questions[question].passages[0] for question in order.tolist()]
         around = self._question_lengths[order] + self._title_lengths[first]
@@ -153,7 +153,7 @@ class ReaderBatches:
     def __getitem__(self, step: int) -> ReaderBatch:
         plan = self._plans[step]
         stage = self.config.stages[plan.stage]
-        draw = generator(self.config.seed, 3, step)
+        draw = generator(self.config.seed, Stream.BATCH, step)
         rows = []
         for question in plan.questions.tolist():
             for passage, spans in self._choose(question, stage, draw):

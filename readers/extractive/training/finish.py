@@ -15,7 +15,7 @@ from rag.core.files import atomic_path, atomic_write_json, read_json
 from rag.data.examples import Example
 from rag.runtime.fast.fast_bert import FastBert, RangeRecorder
 from rag.runtime.model_files import embedded_word_embeddings, save_tokenizer
-from rag.runtime.seeds import generator
+from rag.runtime.seeds import Stream, generator
 from readers.answers import reading_scores
 from readers.extractive.files import WORD_EMBEDDINGS, load_parts, row_scale, save_int8
 from readers.extractive.model import MODERNBERT, FastSpanModel, SpanModel
@@ -64,7 +64,7 @@ def finish(
         manifest = add_ranges(folder, learnt)
         reader = ExtractiveReader.load(folder, precision=config.precision)
         for label, examples in held_out.items():
-            validated = draw(examples, config.validation_questions, config, 4)
+            validated = draw(examples, config.validation_questions, config, Stream.VALIDATION)
             if validated:
                 figures[f"gold passages, held-out {label}"] = gold_scores(reader, validated)
         if sets:
@@ -89,15 +89,17 @@ def _serving(
             if example.candidates and (example.id in ids or not is_learnt):
                 examples.append(example)
         if examples:
-            sets[part.label] = draw(examples, config.calibration_questions, config, 5)
+            sets[part.label] = draw(
+                examples, config.calibration_questions, config, Stream.CALIBRATION
+            )
     return sets
 
 
 def draw(
-    examples: Sequence[Example], count: int, config: ReaderTrainConfig, key: int
+    examples: Sequence[Example], count: int, config: ReaderTrainConfig, stream: Stream
 ) -> list[Example]:
-    """`count` examples (or all, if fewer) in an order that depends on the seed and `key` alone."""
-    order = generator(config.seed, key).permutation(len(examples))[:count]
+    """`count` examples (or all, if fewer) in an order that depends on the seed and the stream alone."""
+    order = generator(config.seed, stream).permutation(len(examples))[:count]
     return [examples[int(i)] for i in order]
 
 

@@ -8,6 +8,7 @@ import torch
 from rag.data.examples import Example
 from rag.data.selection import hold_out
 from rag.runtime.model_files import position_limit
+from rag.runtime.seeds import Stream
 from rag.training.card import Card
 from rag.training.distributed import World
 from rag.training.fit import Loss, Method, Weights
@@ -38,7 +39,7 @@ def build(config: ReaderTrainConfig, world: World) -> Method:
     """
     learnt, held_out = _split(config)
     examples = list(chain.from_iterable(examples for _, examples in learnt))
-    for_ranges = draw(examples, RANGE_QUESTIONS, config, 7)
+    for_ranges = draw(examples, RANGE_QUESTIONS, config, Stream.RANGES)
 
     passage_head = config.answer_types or config.selection_weight > 0
     model, tokenizer = start_model(
@@ -65,7 +66,7 @@ def build(config: ReaderTrainConfig, world: World) -> Method:
     # From here on the questions are tokens.
     del learnt, examples
     validation = list(chain.from_iterable(held_out.values()))
-    watched = draw(validation, config.validation_questions, config, 4)
+    watched = draw(validation, config.validation_questions, config, Stream.VALIDATION)
     # Before its ranking is tuned.
     settings = ReaderSettings(
         max_tokens=min(384, position_limit(model.encoder.config.to_dict())),

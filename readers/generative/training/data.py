@@ -11,7 +11,7 @@ from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.data.examples import Candidate, Example, read_examples
 from rag.data.text import REGEX_PROFILE, AnswerMatcher, most_matched
-from rag.runtime.seeds import generator
+from rag.runtime.seeds import Stream, generator
 from readers.generative.model import Seq2Seq
 from readers.generative.settings import GeneratorSettings, encode_rows
 from readers.generative.training.config import GeneratorStage, GeneratorTrainConfig
@@ -128,7 +128,7 @@ class GeneratorBatches:
         config = self._config
         stage_number = bisect_right(self._begins, number) - 1
         stage = config.stages[stage_number]
-        draw = generator(config.seed, 3, number)
+        draw = generator(config.seed, Stream.BATCH, number)
         questions = []
         passages = []
         targets = []
@@ -154,7 +154,7 @@ class GeneratorBatches:
         first_epoch = begin // total
         orders = []
         for epoch in range(first_epoch, (begin + size - 1) // total + 1):
-            draw = generator(self._config.seed, 2, stage_number, epoch)
+            draw = generator(self._config.seed, Stream.ORDER, stage_number, epoch)
             orders.append(draw.permutation(total))
         first = begin - first_epoch * total
         drawn = np.concatenate(orders)[first : first + size].tolist()
