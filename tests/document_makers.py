@@ -324,20 +324,39 @@ _PREFIXES = {
 }
 
 
-def odf(body: str, styles: str = "", title: str = "", **members: bytes) -> bytes:
-    """An OpenDocument text."""
-    names = " ".join(f'xmlns:{prefix}="{ODF}:{name}:1.0"' for prefix, name in _PREFIXES.items())
-    content = (
-        f"<office:document-content {names}><office:automatic-styles>{styles}</office:automatic-styles>"
-        f"<office:body><office:text>{body}</office:text></office:body></office:document-content>"
+_NAMES = " ".join(f'xmlns:{prefix}="{ODF}:{name}:1.0"' for prefix, name in _PREFIXES.items())
+
+
+def _styles_and_body(body: str, styles: str, kind: str) -> str:
+    return (
+        f"<office:automatic-styles>{styles}</office:automatic-styles>"
+        f"<office:body><office:{kind}>{body}</office:{kind}></office:body>"
     )
+
+
+def odf(
+    body: str, styles: str = "", title: str = "", kind: str = "text", **members: bytes
+) -> bytes:
+    """An OpenDocument text or spreadsheet."""
+    inside = _styles_and_body(body, styles, kind)
+    content = f"<office:document-content {_NAMES}>{inside}</office:document-content>"
     meta = f'<m xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></m>'
     files = {
-        "mimetype": "application/vnd.oasis.opendocument.text",
+        "mimetype": f"application/vnd.oasis.opendocument.{kind}",
         "meta.xml": meta,
         "content.xml": content,
     }
     return archive({**{name: text.encode() for name, text in files.items()}, **members})
+
+
+def flat_odf(body: str, styles: str = "", title: str = "", kind: str = "text") -> bytes:
+    """An OpenDocument text or spreadsheet that is one file of XML."""
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<office:document {_NAMES} office:version="1.3" '
+        f'office:mimetype="application/vnd.oasis.opendocument.{kind}"><office:meta>'
+        f'<dc:title xmlns:dc="http://purl.org/dc/elements/1.1/">{title}</dc:title></office:meta>'
+        f"{_styles_and_body(body, styles, kind)}</office:document>"
+    ).encode()
 
 
 def cells(rows: Sequence[Sequence[str]]) -> str:

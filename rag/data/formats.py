@@ -50,11 +50,12 @@ _DOCUMENT_SUFFIXES = {
     "man": "man",
     "csv": "csv tsv",
     "ipynb": "ipynb",
-    "odt": "odt ott",
+    "odt": "odt ott fodt",
+    "ods": "ods ots fods",
     "code": "c h cc cpp cxx hpp cs go java kt scala swift rs rb php pl pm js jsx mjs ts tsx vue lua r jl m "
     "sh bash zsh fish ps1 bat sql yaml yml toml ini cfg conf properties xml json gradle cmake mk tf proto "
     "graphql ex exs erl hs ml clj lisp el vim dart log py pyi",
-    "unread": "doc dot pages wpd ppt key odp xls numbers ods fodt fods fodp djvu ps mobi azw3 msg mht srt vtt",
+    "unread": "doc dot pages wpd ppt key odp xls numbers fodp djvu ps mobi azw3 msg mht srt vtt",
 }
 _KIND_OF_SUFFIX = {
     suffix: kind for kind, suffixes in _DOCUMENT_SUFFIXES.items() for suffix in suffixes.split()

@@ -29,7 +29,7 @@ TOKENS = {
     "rag/cli": (10_980, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
     "rag/core": (5_455, 4_200),
-    "rag/data": (56_900, 41_000),
+    "rag/data": (57_600, 41_000),
     "rag/docs": (180, 200),
     # One table of figures; what a run cannot be judged by is refused, what is left out is noted.
     "rag/eval": (20_410, 12_200),
@@ -47,7 +47,7 @@ TOKENS = {
     "retrievers": (48_630, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_560, 16_000),
-    "tests": (313_400, 200_000),
+    "tests": (314_600, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

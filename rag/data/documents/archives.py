@@ -1,11 +1,11 @@
-"""EPUB books and OpenDocument texts: ZIP archives of XML, which is read as HTML."""
+"""EPUB books, OpenDocument texts and sheets: XML, mostly in ZIP archives, which is read as HTML."""
 
 import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterator
 from html import escape
-from itertools import groupby
+from itertools import chain, groupby, repeat
 from urllib.parse import unquote, urldefrag
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -13,6 +13,7 @@ from zipfile import ZipFile
 
 from rag.data.documents import html
 from rag.data.documents.blocks import (
+    MAX_CHARS,
     Content,
     Piece,
     Unreadable,
@@ -20,9 +21,11 @@ from rag.data.documents.blocks import (
     not_read,
     stated_title,
 )
+from rag.data.documents.grid import Row, size
 from rag.data.documents.kinds import open_archive
 from rag.data.documents.numerals import numeral
 from rag.data.documents.plain import decode
+from rag.data.documents.tables import sheet
 
 _NAMESPACE = "{{urn:oasis:names:tc:opendocument:xmlns:{}:1.0}}"
 _TEXT = _NAMESPACE.format("text")
@@ -31,7 +34,9 @@ _DRAW = _NAMESPACE.format("drawing")
 _OFFICE = _NAMESPACE.format("office")
 _STYLE = _NAMESPACE.format("style")
 _COMMENT = f"{_OFFICE}annotation"
-# Deletions that are still marked, generated lists, comments, what others cover.
+_OBJECT = f"{_DRAW}object"
+_STATED_TITLE = ".//{http://purl.org/dc/elements/1.1/}title"
+# Deletions that are still marked, generated lists, comments, charts, what others cover.
 _NOT_READ = (
     f"{_TEXT}tracked-changes",
     f"{_TEXT}table-of-content",
@@ -40,7 +45,14 @@ _NOT_READ = (
     f"{_TEXT}table-index",
     f"{_TABLE}covered-table-cell",
     _COMMENT,
+    _OBJECT,
 )
+_BESIDE_CELLS = {
+    _COMMENT: "cell comments",
+    _OBJECT: "charts",
+    f"{_DRAW}text-box": "text boxes",
+    f"{_DRAW}custom-shape": "shapes",
+}
 _LIST = f"{_TEXT}list"
 _LIST_ITEM = f"{_TEXT}list-item"
 _TABLE_ROW = f"{_TABLE}table-row"
@@ -51,6 +63,7 @@ _HTML_NAMES = {
     f"{_TABLE}table": "table",
     f"{_TABLE}table-header-rows": "thead",
     f"{_TABLE}table-rows": "tbody",
+    f"{_TABLE}table-row-group": "tbody",
     _TABLE_ROW: "tr",
     _TABLE_CELL: "td",
 }
@@ -60,10 +73,6 @@ _CODE_STYLES = ("code", "preformatted", "source")
 # A word, or the share of a line by which it stands higher.
 _RAISED = re.compile(r"super|[1-9]")
 _MAX_BLANKS = 1000
-# Of a cell or a row.
-_MAX_REPEATS = 100
-# The rest of a row of a sheet.
-_EMPTY_CELLS = re.compile(r"(?:<td[^>]*></td>)+\Z")
 
 
 def book(data: bytes) -> Content:
@@ -96,8 +105,31 @@ def _chapters(package: Element, folder: str) -> Iterator[str]:
             yield posixpath.normpath(posixpath.join(folder, path))
 
 
-def text(data: bytes) -> Content:
-    """An OpenDocument text; footnotes and text boxes stand below their paragraph."""
+def open_document(data: bytes) -> Content:
+    """An OpenDocument text, whose footnotes and text boxes stand below their paragraph; or a
+    spreadsheet, read as one of Excel is, with numbers and dates as they were shown when it was saved.
+    """
+    content, styles, meta = _parts(data)
+    body = content.find(f"{_OFFICE}body/*")
+    if body is None:
+        raise Unreadable("broken file", "open and save it again", "it has no text")
+    title = stated_title(meta.findtext(_STATED_TITLE, ""))
+    reader = _OpenDocument(content, styles)
+    if body.tag == f"{_OFFICE}spreadsheet":
+        pieces, beside = _sheets(body, reader)
+    else:
+        pieces = _text(body, reader)
+        title = title or first_heading(pieces)
+        beside = _beside_text(body, styles)
+    beside["hidden texts"] = reader.n_hidden
+    return Content(title, pieces, not_read(beside))
+
+
+def _parts(data: bytes) -> tuple[Element, Element, Element]:
+    """The content, the styles and the metadata of an OpenDocument file, with or without an archive."""
+    if not data.startswith(b"PK"):
+        root = ElementTree.fromstring(data)
+        return root, root, root
     with open_archive(data) as archive:
         if b"encryption-data" in _member(archive, "META-INF/manifest.xml"):
             raise Unreadable("encrypted", "save a copy without a password")
@@ -105,11 +137,11 @@ def text(data: bytes) -> Content:
             ElementTree.fromstring(_member(archive, name))
             for name in ("content.xml", "styles.xml", "meta.xml")
         )
-    body = content.find(f"{_OFFICE}body/{_OFFICE}text")
-    if body is None:
-        raise Unreadable("broken file", "open and save it again", "it has no text")
+    return content, styles, meta
+
+
+def _text(body: Element, reader: "_OpenDocument") -> list[Piece]:
     pieces: list[Piece] = []
-    reader = _OpenDocument(content, styles)
     source = reader.block(body)
     for kind, group in groupby(html.pieces_of(source), lambda piece: piece.kind):
         if kind == "code":
@@ -117,13 +149,45 @@ def text(data: bytes) -> Content:
             pieces.append(Piece(kind, "\n".join(line.text for line in group)))
         else:
             pieces += group
-    title = stated_title(meta.findtext(".//{*}title", ""))
-    beside = {**_beside_text(body, styles), "hidden texts": reader.n_hidden}
-    return Content(title or first_heading(pieces), pieces, not_read(beside))
+    return pieces
+
+
+def _sheets(body: Element, reader: "_OpenDocument") -> tuple[list[Piece], Counter[str]]:
+    pieces: list[Piece] = []
+    beside = Counter[str]()
+    for table in body.iterfind(f"{_TABLE}table"):
+        for tag, what in _BESIDE_CELLS.items():
+            for node in list(table.iter(tag)):
+                beside[what] += 1
+                # Charts may have tables.
+                node.clear()
+        are_hidden: list[bool] = []
+        for node in table.iter(f"{_TABLE}table-column"):
+            are_hidden += [_is_collapsed(node)] * _n_repeats(node, "columns")
+        columns: list[Row] = []
+        filled = zip(*html.rows_of(reader.block(table)), strict=True)
+        for column, is_hidden in zip(filled, chain(are_hidden, repeat(False)), strict=False):
+            if is_hidden:
+                beside["hidden columns"] += size(column) > 0
+            elif size(column):
+                columns.append(column)
+        content = list(sheet(zip(*columns, strict=True)))
+        if content:
+            pieces += [Piece("heading", table.get(f"{_TABLE}name", ""), 1), *content]
+    return pieces, beside
 
 
 def _member(archive: ZipFile, name: str) -> bytes:
     return archive.read(name) if name in archive.namelist() else b"<none/>"
+
+
+def _n_repeats(element: Element, side: str) -> int:
+    return int(element.get(f"{_TABLE}number-{side}-repeated", "1"))
+
+
+def _is_collapsed(element: Element) -> bool:
+    """Whether a row or a column is hidden, or left out by a filter."""
+    return element.get(f"{_TABLE}visibility", "visible") != "visible"
 
 
 def _beside_text(body: Element, styles: Element) -> Counter[str]:
@@ -158,10 +222,11 @@ class _OpenDocument:
             for style in root.iter(f"{_STYLE}style"):
                 name = style.get(f"{_STYLE}name", "")
                 self._bases[name] = style.get(f"{_STYLE}parent-style-name", "")
-                for properties in style.iter(f"{_STYLE}text-properties"):
+                for properties in style:
                     if _RAISED.match(properties.get(f"{_STYLE}text-position", "")):
                         self._raised.add(name)
-                    if properties.get(f"{_TEXT}display") == "none":
+                    is_hidden_sheet = properties.get(f"{_TABLE}display") == "false"
+                    if is_hidden_sheet or properties.get(f"{_TEXT}display") == "none":
                         self._hidden.add(name)
             for list_style in root.iter(f"{_TEXT}list-style"):
                 name = list_style.get(f"{_STYLE}name", "")
@@ -197,21 +262,26 @@ class _OpenDocument:
             for side, span in (("rows", "rowspan"), ("columns", "colspan")):
                 value = element.get(f"{_TABLE}number-{side}-spanned", "1")
                 attributes += f' {span}="{escape(value)}"'
-        inside = "".join(self.block(child, list_style, level) for child in element)
-        if tag == _TABLE_ROW:
-            inside = _EMPTY_CELLS.sub("", inside)
+        children = list(element)
+        # A sheet has all rows and columns that it may have.
+        while name in ("table", "tr") and children and not "".join(children[-1].itertext()).strip():
+            children.pop()
+        inside = "".join(self.block(child, list_style, level) for child in children)
+        n_repeats = _n_repeats(element, "columns") * _n_repeats(element, "rows")
+        if _is_collapsed(element):
+            attributes = " hidden"
+            self.n_hidden += bool(inside) * n_repeats
         source = f"<{name}{attributes}>{inside}</{name}>"
-        n_repeats = 1
-        for side in ("columns", "rows"):
-            n_repeats *= int(element.get(f"{_TABLE}number-{side}-repeated", "1"))
         # Tables within repeated cells would grow without an end.
         if n_repeats > 1 and element.find(f".//{_TABLE}table") is None:
-            source *= min(n_repeats, _MAX_REPEATS)
+            if n_repeats * len(source) > MAX_CHARS:
+                raise MemoryError
+            source *= n_repeats
         return source
 
     def _is_read(self, element: Element) -> bool:
-        has_style = element.get(f"{_TEXT}style-name") in self._hidden
-        is_hidden = has_style or element.get(f"{_TEXT}display") == "none"
+        styles = {element.get(f"{_TEXT}style-name"), element.get(f"{_TABLE}style-name")}
+        is_hidden = bool(styles & self._hidden) or element.get(f"{_TEXT}display") == "none"
         self.n_hidden += is_hidden
         return not is_hidden and element.tag not in _NOT_READ
 

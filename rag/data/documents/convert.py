@@ -51,7 +51,7 @@ _READ_BYTES_OF: dict[str, Callable[[bytes], Content]] = {
     "pptx": office.slides,
     "docx": office.word,
     "epub": archives.book,
-    "odt": archives.text,
+    "odt": archives.open_document,
     "rtf": partial(pandoc.read, kind="rtf"),
     "mail": lambda data: mail.message(data, _read_attachment),
     "mbox": lambda data: mail.mailbox(data, _read_attachment),

@@ -1,7 +1,7 @@
 """Convert HTML and XHTML by block elements, without navigation, scripts and link targets."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rag.core.optional import require
@@ -334,8 +334,23 @@ class _Walk:
         if caption is not None:
             self._inline.append(_inline_text(caption))
             self.flush()
-        cells = [list(map(_cell, row)) for row in rows]
-        self.pieces += grid.table(grid.filled(cells))
+        self.pieces += grid.table(_filled(rows))
+
+
+def rows_of(table: str) -> list[list[grid.Cell]]:
+    """The rows of a table that another format wrote as HTML, those of a hidden row left out."""
+    node = _parsed(table).css_first("table")
+    return [] if node is None else _filled(_table_rows(node))
+
+
+def _filled(rows: list[list[Any]]) -> list[list[grid.Cell]]:
+    """The cells of rows that are seen, at all places that they cover."""
+    filled: list[list[grid.Cell]] = []
+    cells = grid.filled([list(map(_cell, row)) for row in rows])
+    for nodes, row in zip(rows, cells, strict=True):
+        if not (nodes and _is_invisible(nodes[0].parent.attributes)):
+            filled.append(row)
+    return filled
 
 
 def _table_rows(table: Any) -> list[list[Any]]:
@@ -373,9 +388,7 @@ def _is_hidden(node: Any) -> bool:
     attributes = node.attributes
     if not attributes and tag not in (*_NAVIGATION_TAGS, "header", "aside", "sup"):
         return False
-    if "hidden" in attributes or attributes.get("aria-hidden") == "true":
-        return True
-    if _INVISIBLE.search(attributes.get("style") or ""):
+    if _is_invisible(attributes) or attributes.get("aria-hidden") == "true":
         return True
     names = attributes.get("class") or ""
     # A heading's id is often its own words: <h2 id="pagination">.
@@ -397,6 +410,10 @@ def _is_hidden(node: Any) -> bool:
     # A warning or a footnote, not what opens a menu.
     is_aside = tag == "aside" and not is_named and node.css_first("p") is not None
     return _is_links(node, least=0 if is_section or is_aside else _MIN_LETTERS)
+
+
+def _is_invisible(attributes: Mapping[str, str | None]) -> bool:
+    return "hidden" in attributes or bool(_INVISIBLE.search(attributes.get("style") or ""))
 
 
 def _is_contents(node: Any) -> bool:

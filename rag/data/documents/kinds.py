@@ -7,19 +7,24 @@ import zipfile
 from rag.data.documents.blocks import Unreadable
 from rag.data.formats import is_text, kind_by_name
 
-# Bytes of all files of an archive (DOCX, PPTX, XLSX, EPUB, ODT) together.
+# Bytes of all files of an archive (DOCX, PPTX, XLSX, EPUB, ODT, ODS) together.
 _MAX_UNPACKED = 2_000_000_000
 _HEAD_BYTES = 4096
 _GET_AGAIN = "get a whole copy of it"
 _SAVE = "save it as DOCX, PPTX, XLSX, PDF, EML or TXT"
-_BINARY = ("pdf", "docx", "pptx", "xlsx", "epub", "odt")
+_BINARY = ("pdf", "docx", "pptx", "xlsx", "epub", "odt", "ods")
 _KIND_OF_MEMBER = {
     "word/document.xml": "docx",
     "ppt/presentation.xml": "pptx",
     "xl/workbook.xml": "xlsx",
     "META-INF/container.xml": "epub",
 }
-_OPEN_DOCUMENT_TEXT = "application/vnd.oasis.opendocument.text"
+_OPEN_DOCUMENT = rb"application/vnd\.oasis\.opendocument\.(?:text|spreadsheet)(?:-template)?"
+# An OpenDocument file without an archive.
+_FLAT_DOCUMENT = re.compile(
+    rb"(?:\xef\xbb\xbf)?(?:<\?xml[^>]*>)?\s*<office:document\s[^>]*\soffice:mimetype=[\"']"
+    + _OPEN_DOCUMENT
+)
 # What Office draws from data, in a part of its file.
 _DRAWN = {
     "charts": re.compile(r"\w+/charts/chart[^/]*\.xml"),
@@ -57,6 +62,8 @@ def kind_of(data: bytes, name: str) -> str:
         raise Unreadable("old Office format", _SAVE)
     if data.startswith(b"{\\rtf"):
         return "rtf"
+    if _FLAT_DOCUMENT.match(data):
+        return "odt"
     head = data[:_HEAD_BYTES]
     is_said_by_name = by_name not in (None, "text", "man", "unread", *_BINARY)
     if not is_said_by_name and _HTML.match(head):
@@ -76,10 +83,9 @@ def kind_of(data: bytes, name: str) -> str:
 def _kind_of_archive(data: bytes, by_name: str | None) -> str:
     with open_archive(data) as archive:
         members = archive.namelist()
-        if "mimetype" in members:
-            declared = archive.read("mimetype").decode("latin-1").strip()
-            if declared.removesuffix("-template") == _OPEN_DOCUMENT_TEXT:
-                return "odt"
+        declared = archive.read("mimetype").strip() if "mimetype" in members else b""
+        if re.fullmatch(_OPEN_DOCUMENT, declared):
+            return "odt"
     for member, kind in _KIND_OF_MEMBER.items():
         if member in members:
             return kind

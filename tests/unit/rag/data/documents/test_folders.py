@@ -58,10 +58,11 @@ BAD: dict[str, tuple[bytes, str]] = {
         b"<html><body><script>x</script></body></html>",
         "empty",
     ),  # as some programs export
-    "plan.fodt": (b"<office:document><text:p>Plan</text:p></office:document>", "format not read"),
+    "plan.fodp": (b"<office:document><text:p>Plan</text:p></office:document>", "format not read"),
+    "plan.fodt": (b"<office:document><text:p>Plan</text:p></office:document>", "broken file"),
     "prices.ods": (
         make.archive({"mimetype": b"application/vnd.oasis.opendocument.spreadsheet"}),
-        "format not read",
+        "broken file",
     ),
     "binary.txt": (bytes(range(256)), "binary data"),
     "german.txt": ("Grüße aus Köln.\x01".encode("cp1252"), "unknown encoding"),

@@ -35,6 +35,14 @@ def cell_at_the_end() -> bytes:
     return make.saved(book)
 
 
+def repeated_cell() -> bytes:
+    """A sheet that says to have more rows and columns than any."""
+    repeated = 'table:number-columns-repeated="99999999"'
+    cell = f"<table:table-cell {repeated}><text:p>x</text:p></table:table-cell>"
+    row = f'<table:table-row table:number-rows-repeated="99999999">{cell}</table:table-row>'
+    return make.odf(f"<table:table>{row}</table:table>", kind="spreadsheet")
+
+
 @pytest.mark.parametrize(
     ("name", "data", "found"),
     [
@@ -44,6 +52,7 @@ def cell_at_the_end() -> bytes:
         ("a.ipynb", b"[" * 20_000, "broken file"),
         ("a", b"<!-- a -->\n" * 30 + b"<html><body>text</body></html>", "text"),
         ("a.xlsx", cell_at_the_end(), "Sheet\n\nFirst\n\nLast"),
+        ("a.ods", repeated_cell(), "too large"),
     ],
 )
 def test_small_files_take_little_time(name: str, data: bytes, found: str) -> None:

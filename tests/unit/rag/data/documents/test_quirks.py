@@ -644,6 +644,16 @@ def test_hidden_parts_of_opendocument_are_counted_and_not_read() -> None:
     assert (converted.text, converted.notes) == ("Seen. New.", ("not read: hidden texts: 2",))
 
 
+@pytest.mark.parametrize("attribute", ["hidden", 'style="display: none"'])
+def test_hidden_rows_of_a_page_are_not_read_and_move_no_other(attribute: str) -> None:
+    rows = (
+        "<tr><th>Kind</th><th>Item</th></tr><tr><td rowspan=2>Tea</td><td>Black</td></tr>"
+        f"<tr {attribute}><td>Green</td></tr><tr><td>Rye</td><td>Bread</td></tr>"
+    )
+    page = f"<html><body><table>{rows}</table></body></html>"
+    assert convert(page.encode(), "a.html").text == "Kind: Tea; Item: Black\nKind: Rye; Item: Bread"
+
+
 def test_all_articles_of_a_page_are_read() -> None:
     articles = "".join(f"<article><p>The news of day {day}.</p></article>" for day in (1, 2))
     page = f"<html><body><p>Site</p>{articles}</body></html>".encode()
