@@ -26,7 +26,14 @@ from typing import Any, cast
 import numpy as np
 
 from indexers.documents import DocumentEntry, Documents, Put, writing_documents
-from indexers.embeddings import EmbeddingShards, ShardLayout, encode_corpus
+from indexers.embeddings import (
+    PROBES_NAME,
+    EmbeddingShards,
+    ShardLayout,
+    encode_corpus,
+    read_probes,
+    save_probes,
+)
 from indexers.faiss_build import build_faiss
 from indexers.faiss_types import create_faiss, preset_for
 from indexers.index import Index
@@ -35,7 +42,6 @@ from indexers.lucene import build_bm25
 from indexers.manifest import Manifest
 from indexers.passage_writer import passages_digest, writing_passages
 from indexers.passages import PassageStore
-from indexers.probes import PROBES_NAME, read_probes, save_probes
 from indexers.protocols import (
     EncoderIdentity,
     EncodesCorpus,
@@ -442,16 +448,14 @@ class _IndexWriter:
         if source is not None or not stored:
             # In the form in which an interrupted run finds it in the ledger's file.
             described = json.loads(json.dumps(source, sort_keys=True, default=str))
-
-            def store(directory: Path) -> Mapping[str, object]:
-                output = _store(documents, directory)
-                self.ledger.state.notes = list(self.content.notes())
-                self.report.notes = ()
-                return output
-
-            # Those of an interrupted run; `store` empties them if the documents are read again.
-            self.report.notes = self.ledger.state.notes
-            self.ledger.make("passages", {"source": described}, store)
+            folder = self.ledger.begin("passages", {"source": described})
+            if folder is None:
+                # Of the interrupted run, which has read the documents.
+                self.report.notes = self.ledger.state.notes
+                return
+            output = _store(documents, folder)
+            self.ledger.state.notes = list(self.content.notes())
+            self.ledger.finish("passages", output)
             return
         passages = chain.from_iterable(put.passages for put in documents)
         count, sha256 = passages_digest(passages)
@@ -560,22 +564,6 @@ class _IndexWriter:
         if settings.index_type != "flat":
             # A type that cannot be built is refused before hours of encoding.
             create_faiss(preset_for(settings.index_type, len(passages), identity.dim), identity.dim)
-
-        def write(directory: Path) -> Mapping[str, object]:
-            probes = directory / PROBES_NAME
-            options: dict[str, Any] = {"shard_rows": settings.shard_rows}
-            if self.start is not None:
-                vectors = self.start.require_dense().embeddings
-                options["stored"] = Stored(vectors, self.earlier_rows)
-                if self._keeps_corpus and not probes.exists():
-                    # The probes of the next version are questions of the same kind.
-                    directory.mkdir(exist_ok=True)
-                    link_or_copy(vectors.directory / PROBES_NAME, probes)
-            shards = encode(directory, passages, encoder, settings.stored_dtype, **options)
-            if not probes.exists():
-                save_probes(directory, passages, encoder, settings.probes, settings.seed)
-            return asdict(shards.layout)
-
         stage_settings = {
             "encoder": identity.comparable(),
             "dtype": settings.stored_dtype,
@@ -583,7 +571,22 @@ class _IndexWriter:
             "probes": settings.probes,
             "seed": settings.seed,
         }
-        self.ledger.make("embeddings", {**inputs, **stage_settings}, write)
+        folder = self.ledger.begin("embeddings", {**inputs, **stage_settings})
+        if folder is None:
+            return
+        probes = folder / PROBES_NAME
+        options: dict[str, Any] = {"shard_rows": settings.shard_rows}
+        if self.start is not None:
+            vectors = self.start.require_dense().embeddings
+            options["stored"] = Stored(vectors, self.earlier_rows)
+            if self._keeps_corpus and not probes.exists():
+                # The probes of the next version are questions of the same kind.
+                folder.mkdir(exist_ok=True)
+                link_or_copy(vectors.directory / PROBES_NAME, probes)
+        shards = encode(folder, passages, encoder, settings.stored_dtype, **options)
+        if not probes.exists():
+            save_probes(folder, passages, encoder, settings.probes, settings.seed)
+        self.ledger.finish("embeddings", asdict(shards.layout))
 
     def _write_dense(self) -> None:
         """Write the FAISS index over finished embeddings, measured on the probes; needs no encoder."""
@@ -594,18 +597,18 @@ class _IndexWriter:
             "recall_target": settings.tuned_recall,
             "seed": settings.seed,
         }
-
-        def write(directory: Path) -> Mapping[str, object]:
-            layout = ShardLayout(**stored.output)
-            embeddings = EmbeddingShards.open(self.ledger.path("embeddings"), layout)
-            probes = read_probes(embeddings)
-            info = build_faiss(
-                embeddings, directory, probes=probes, threads=settings.threads, **stage_settings
-            )
-            return info.model_dump(exclude_none=True)
-
         files = stored.model_dump()["files"]
-        self.ledger.make("dense", {"embeddings": fingerprint(files)[:16], **stage_settings}, write)
+        inputs = {"embeddings": fingerprint(files)[:16], **stage_settings}
+        folder = self.ledger.begin("dense", inputs)
+        if folder is None:
+            return
+        layout = ShardLayout(**stored.output)
+        embeddings = EmbeddingShards.open(self.ledger.path("embeddings"), layout)
+        probes = read_probes(embeddings)
+        info = build_faiss(
+            embeddings, folder, probes=probes, threads=settings.threads, **stage_settings
+        )
+        self.ledger.finish("dense", info.model_dump(exclude_none=True))
 
     def _write_tokens(
         self, passages: PassageStore, inputs: Mapping[str, object], encoder: TokenEncoder
@@ -617,16 +620,14 @@ class _IndexWriter:
         # The version whose centroids and codes are taken over decides the content, too.
         if self.start is not None and self.stored_tokens is not None:
             inputs["start"] = fingerprint(self.start.manifest.stage("tokens").model_dump())[:16]
-
-        def write(directory: Path) -> Mapping[str, object]:
-            stored = None
-            if self.stored_tokens is not None:
-                stored = Stored(self.stored_tokens, self.earlier_rows)
-            return build_tokens(
-                passages, directory, encoder, stored=stored, **stage_settings
-            ).model_dump()
-
-        self.ledger.make("tokens", inputs, write)
+        folder = self.ledger.begin("tokens", inputs)
+        if folder is None:
+            return
+        stored = None
+        if self.stored_tokens is not None:
+            stored = Stored(self.stored_tokens, self.earlier_rows)
+        info = build_tokens(passages, folder, encoder, stored=stored, **stage_settings)
+        self.ledger.finish("tokens", info.model_dump())
 
     def _write_bm25(
         self, passages: PassageStore, inputs: Mapping[str, object], language: str | None
@@ -635,16 +636,13 @@ class _IndexWriter:
         stage_settings: dict[str, Any] = {"k1": settings.k1, "b": settings.b}
         if language not in (None, ENGLISH):
             stage_settings["language"] = language
+        folder = self.ledger.begin("bm25", {**inputs, **stage_settings})
+        if folder is None:
+            return
         threads = settings.threads or os.cpu_count() or 1
         heap_mib = settings.java_heap_mib
-
-        def write(directory: Path) -> Mapping[str, object]:
-            info = build_bm25(
-                passages, directory, threads=threads, heap_mib=heap_mib, **stage_settings
-            )
-            return info.model_dump()
-
-        self.ledger.make("bm25", {**inputs, **stage_settings}, write)
+        info = build_bm25(passages, folder, threads=threads, heap_mib=heap_mib, **stage_settings)
+        self.ledger.finish("bm25", info.model_dump())
 
 
 def _as_put(change: Change, stored: list[Passage]) -> Put:

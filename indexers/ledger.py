@@ -153,17 +153,14 @@ class BuildLedger:
         is_reused = name not in self.state.stages and name in self._reusable
         return (self._reusable_dir if is_reused else self.folder) / name
 
-    def make(
-        self,
-        name: StageName,
-        inputs: Mapping[str, object],
-        write: Callable[[Path], Mapping[str, object]],
-    ) -> None:
-        """Make a stage, unless it is finished with these inputs.
+    def begin(self, name: StageName, inputs: Mapping[str, object]) -> Path | None:
+        """Begin a stage, or go on with it.
 
         Args:
             inputs: what decides the content of the stage, as JSON.
-            write: fills the folder of the stage, and returns a description of the content.
+
+        Returns:
+            The folder that is to be filled; None if the stage is finished with these inputs.
 
         Raises:
             MismatchedArtifactError: the build, or the index in the directory, has this stage with
@@ -172,7 +169,7 @@ class BuildLedger:
         earlier = self.stage(name)
         changes = differences(earlier.inputs, inputs)
         if earlier.output and not changes:
-            return
+            return None
 
         folder = self.folder / name
         if changes:
@@ -186,15 +183,22 @@ class BuildLedger:
                     arguments=("out", "overwrite"),
                 )
             shutil.rmtree(folder, ignore_errors=True)
-            self._record(name, Stage(inputs=dict(inputs)))
+        self._record(name, Stage(inputs=dict(inputs)))
+        return folder
 
-        output = dict(write(folder))
+    def finish(self, name: StageName, output: Mapping[str, object]) -> None:
+        """Finish a stage whose folder is filled.
+
+        Args:
+            output: a description of the content.
+        """
         files = {}
-        for path in sorted(folder.rglob("*")):
+        for path in sorted((self.folder / name).rglob("*")):
             if path.is_file():
                 relative = path.relative_to(self.folder).as_posix()
                 files[relative] = self._describe(name, relative)
-        self._record(name, Stage(inputs=dict(inputs), output=output, files=files))
+        begun = self.state.stages[name]
+        self._record(name, Stage(inputs=begun.inputs, output=dict(output), files=files))
 
     def _describe(self, name: StageName, relative: str) -> StoredFile:
         """Size and checksum of a file, read again unless it is a hard link of a reusable one.

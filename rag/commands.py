@@ -8,7 +8,7 @@ that cannot be read, before any work.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -30,7 +30,7 @@ from retrievers.encoders.options import EncoderOptions
 
 if TYPE_CHECKING:
     from indexers.index_writer import WriteReport
-    from indexers.protocols import EncoderIdentity, PassageEncoder
+    from indexers.protocols import EncoderIdentity, EncodesCorpus, PassageEncoder
     from rag.rounds.config import RoundsOptions
     from rag.rounds.rounds import Round
     from rag.updates import Corpus
@@ -83,7 +83,6 @@ def index(
     from indexers.embeddings import encode_corpus
     from indexers.index import Index
     from indexers.index_writer import write_index
-    from rag.scale.encoding import encoding_at
     from retrievers.encoders.open import load_encoder
 
     report = report or ReadReport()
@@ -98,8 +97,13 @@ def index(
     if build.has_encoder:
         loaded = load_encoder(encoder, precision=precision, **encoder_options)
         _check_encoder(loaded.identity, build, documents.cutter.reading)
-    earlier = Index.open(reuse, verify="deep") if reuse else nullcontext()
-    with encoding_at(ray) as encoding, earlier as start:
+    with ExitStack() as opened:
+        start = opened.enter_context(Index.open(reuse, verify="deep")) if reuse else None
+        encode: EncodesCorpus = encode_corpus
+        if ray is not None:
+            from rag.scale.encoding import encoding_at
+
+            encode = opened.enter_context(encoding_at(ray))["encode"]
         written = write_index(
             out,
             documents.content(),
@@ -107,7 +111,7 @@ def index(
             encoder=loaded,
             start_from=start,
             overwrite=overwrite,
-            encode=encoding.get("encode", encode_corpus),
+            encode=encode,
         )
     for line in written.notes:
         _log.warning("%s", line)

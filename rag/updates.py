@@ -150,25 +150,24 @@ class Corpus:
                 return None
             return entry if digest and entry.digest == digest else None
 
-        def unchanged_file(file: Source) -> DocumentEntry | None:
-            return unchanged(file_id(file.name), self._digest(file.path))
-
-        def is_stored(file: Source) -> bool:
-            return unchanged_file(file) is not None
-
+        stored_files = dict[Source, DocumentEntry]()
+        for source in self._sources:
+            if source.format == DOCUMENTS:
+                entry = unchanged(file_id(source.name), self._digest(source.path))
+                if entry is not None:
+                    stored_files[source] = entry
         options = self.cutter.reading
-        for source, document in read_sources(self._sources, options, self._report, is_stored):
+        for source, document in read_sources(self._sources, options, self._report, stored_files):
             is_file = source.format == DOCUMENTS
             change: Put | DocumentEntry | None
             if document is None:
-                change = unchanged_file(source)
+                change = stored_files[source]
+            elif is_file:
+                change = Put(document.id, self._digest(source.path), self.cutter(document))
             else:
-                digest = self._digest(source.path) if is_file else record_digest(document)
+                digest = record_digest(document)
                 change = unchanged(document.id, digest)
-                if change is None:
-                    change = Put(document.id, digest, self.cutter(document))
-            if change is None:
-                continue
+                change = change or Put(document.id, digest, self.cutter(document))
             if source.groups is not None:
                 folder_groups[change.id] = source.groups
             if is_file:

@@ -87,8 +87,13 @@ def run_search_benchmark(
 
 def make_vectors(folder: Path, count: int, dim: int) -> EmbeddingShards:
     """Unit vectors with noise around drawn centres, and probes made alike, in `folder`."""
-    from indexers.embeddings import EmbeddingShards, ShardLayout, missing_shards, store_shard
-    from indexers.probes import PROBES_NAME
+    from indexers.embeddings import (
+        PROBES_NAME,
+        EmbeddingShards,
+        ShardLayout,
+        missing_shards,
+        store_shard,
+    )
 
     draw = np.random.default_rng(0)
     centres = draw.standard_normal((max(1, count // _MADE_PER_CENTRE), dim), np.float32)
@@ -115,8 +120,8 @@ def compare_searches(
     top_k: int = 100,
 ) -> Report:
     """Measure every type and return the report."""
+    from indexers.embeddings import read_probes
     from indexers.faiss_build import build_faiss
-    from indexers.probes import read_probes
 
     if len(embeddings) <= top_k:
         raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +78,9 @@ def read_sources(
     sources: Sequence[Source],
     options: CorpusOptions,
     report: ReadReport,
-    is_stored: Callable[[Source], bool] = lambda file: False,
+    stored: Collection[Source] = (),
 ) -> Iterator[tuple[Source, Document | None]]:
-    """Stream documents with their sources; None stands for a file that `is_stored`, which is not
-    converted.
+    """Stream documents with their sources; None stands for a `stored` file, which is not converted.
 
     See `read_documents` for the rest.
     """
@@ -90,7 +89,7 @@ def read_sources(
     seen = set[str]()
     for is_file, group in itertools.groupby(sources, lambda source: source.format == DOCUMENTS):
         if is_file:
-            yield from _read_files(list(group), options, report, seen, is_stored)
+            yield from _read_files(list(group), options, report, seen, stored)
             continue
         for source in group:
             yield from _read_records(source, options, report, seen)
@@ -149,9 +148,8 @@ def _read_files(
     options: CorpusOptions,
     report: ReadReport,
     seen: set[str],
-    is_stored: Callable[[Source], bool],
+    stored: Collection[Source],
 ) -> Iterator[tuple[Source, Document | None]]:
-    stored = set(filter(is_stored, files))
     changed = [(file.path, file.name) for file in files if file not in stored]
     converted = convert_files(changed, timeout_s=options.document_timeout)
     for file in files:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 
-from indexers.probes import PROBES_NAME
+from indexers.embeddings import PROBES_NAME
 from rag.bench.search import compare_searches, make_vectors, run_search_benchmark
 from rag.core.errors import ConfigError
 from tests.support.messages import refusal
