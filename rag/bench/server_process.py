@@ -49,7 +49,7 @@ class ServerProcess:
         port: int = 0,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        serve = (sys.executable, "-m", "rag.cli.main", "serve")
+        serve = (sys.executable, "-P", "-m", "rag.cli.main", "serve")
         served = [] if index_dir is None else ["--index", str(index_dir)]
         self._command = [*serve, *served, "--port", str(port), *arguments]
         self._environment = dict(os.environ)

@@ -141,7 +141,7 @@ def retrieve(
     **opening: Unpack[OpenOptions],
 ) -> None:
     """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by
-    extension.
+    extension. `rag ask` takes a question itself, and shows its passages.
 
     Args:
         out: *.json: DPR results; *.run or *.trec: a TREC run; *.jsonl: paths of multi-hop search.

@@ -185,7 +185,7 @@ def demo(
     from rag.bench.server_process import ServerProcess, post_json
 
     say("1. Index the sample corpus")
-    command = [sys.executable, "-m", "rag.cli.main", "index", "sample", "--out", str(out)]
+    command = [sys.executable, "-P", "-m", "rag.cli.main", "index", "sample", "--out", str(out)]
     code = subprocess.run(command).returncode
     if code:
         sys.exit(code)

@@ -180,7 +180,8 @@ def _explain(error: Exception, spell: Callable[[str], str]) -> tuple[str, int]:
     """What is said of an error, and the exit code."""
     if isinstance(error, CycloptsError):
         error.verbose = False
-        return f"error: {error}", 2
+        command = " ".join(["rag", *(error.command_chain or ())])
+        return f"error: {error}\n  → see `{command} --help`", 2
     if isinstance(error, RagError):
         return f"error: {with_hint(*error.spelled(spell))}", error.exit_code
     if isinstance(error, MemoryError):

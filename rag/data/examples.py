@@ -38,7 +38,8 @@ ROLES: Mapping[str, Role] = {
 _MAX_BAD_SHARE = 0.001
 _SHAPE = (
     "`rag mine` makes examples of questions and an index, `rag score` gives targets; expected {question, "
-    "answers, positive_ctxs: [{title, text, passage_id}], hard_negative_ctxs: [...]}, in a list or one a line"
+    "answers, positive_ctxs: [{title, text, passage_id}], hard_negative_ctxs: [...]}, in a list or one a line, "
+    "or texts called anchor, positive and negative, in a table too; all in UTF-8"
 )
 
 

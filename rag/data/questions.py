@@ -15,10 +15,11 @@ from rag.data.files.fields import squad_paragraphs
 from rag.data.files.named import IRDS_PREFIX, Grades, is_named, named_questions
 from rag.data.files.question_sets import question_of, table_columns
 from rag.data.files.rows import read_rows, refuse_bad
-from rag.data.formats import find_in_folder
+from rag.data.formats import find_in_folder, strip_compression
 from rag.data.records import PlacedRecord, rows_of
 
 Drawn = TypeVar("Drawn")
+_TREC_QRELS = ("query-id", "iteration", "corpus-id", "score")
 
 
 def read_questions(path: str | Path) -> Iterator[Question]:
@@ -40,9 +41,9 @@ def read_questions(path: str | Path) -> Iterator[Question]:
     record: a figure over an unknown part of a test set means nothing.
 
     Args:
-        path: the file (also .gz, .bz2, .zst, .xz), a BEIR folder or its qrels file,
-            `irds:beir/scifact/test`, or `hf:owner/name[[:config]:split]`, whose split must be named
-            unless it is the only one.
+        path: the file (also .gz, .bz2, .zst, .xz), a BEIR folder or its qrels file, TREC's qrels
+            beside their queries (see `question_files`), `irds:beir/scifact/test`, or
+            `hf:owner/name[[:config]:split]`, whose split must be named unless it is the only one.
 
     Raises:
         ConfigError: a data set with several splits of which none is named.
@@ -63,16 +64,19 @@ def read_questions(path: str | Path) -> Iterator[Question]:
     if not judgements:
         return questions
     [qrels] = judgements
-    return _judged(questions, _read_qrels(qrels), str(file), str(qrels), True)
+    is_beir = qrels.parent.name == "qrels"
+    return _judged(questions, _read_qrels(qrels), str(file), str(qrels), is_beir)
 
 
 def question_files(path: str | Path) -> list[Path]:
-    """The files that questions are read from: a single file, or queries and qrels of a BEIR folder
-    or of its qrels file.
+    """The files that questions are read from: a single file; queries and qrels of a BEIR folder or
+    of its qrels file; or a file with "qrels" in its name, as TREC and MS MARCO have it, and the
+    table or JSON lines beside it whose name has "queries" instead (`qrels.dev.tsv` and
+    `queries.dev.tsv`).
 
     Raises:
-        DataError: no such file, a folder that is none of BEIR's, or has the judgements of several
-            splits.
+        DataError: no such file, a folder that is none of BEIR's or has the judgements of several
+            splits, or judgements without their queries.
     """
     file = Path(path)
     if not file.exists():
@@ -82,7 +86,7 @@ def question_files(path: str | Path) -> list[Path]:
         if queries is not None:
             return [queries, file]
     if not file.is_dir():
-        return [file]
+        return [_queries_beside(file), file] if "qrels" in file.name else [file]
     queries = find_in_folder(file, "queries.jsonl")
     if queries is None:
         raise DataError(
@@ -96,6 +100,19 @@ def question_files(path: str | Path) -> list[Path]:
             hint=f"choose one: {judgements[-1]}",
         )
     return [queries, *judgements]
+
+
+def _queries_beside(qrels: Path) -> Path:
+    """The questions that a file of judgements is of."""
+    name = Path(strip_compression(qrels.name)).stem.replace("qrels", "queries")
+    for suffix in (".tsv", ".jsonl"):
+        queries = find_in_folder(qrels.parent, f"{name}{suffix}")
+        if queries is not None:
+            return queries
+    raise DataError(
+        f"{qrels} judges questions, and {name}.tsv is not there",
+        hint="put their ids and texts beside it, in a table of that name or as JSON lines",
+    )
 
 
 def _judged(
@@ -124,16 +141,24 @@ def _judged(
 
 
 def _read_qrels(path: Path) -> Grades:
-    """The judgements in a table of BEIR."""
+    """The judgements in a table of BEIR, or in the four columns of TREC."""
     grades: Grades = {}
-    for record in read_rows(str(path), format="tsv"):
-        row = refuse_bad(record)
+    columns = _TREC_QRELS
+    for record in read_rows(str(path), format="text"):
+        line = refuse_bad(record)["question"]
+        cells = line.split("\t") if "\t" in line else line.split()
+        if "corpus-id" in cells:
+            columns = tuple(cells)
+            continue
         try:
+            row = dict(zip(columns, cells, strict=True))
             grade = int(row["score"].removesuffix(".0"))
             grades.setdefault(row["query-id"], {})[row["corpus-id"]] = grade
         except (KeyError, ValueError) as error:
             raise DataError(
-                f"{record.place}: {row!r:.50}, expected query-id, corpus-id, score, a whole number"
+                f"{record.place}: {line!r:.50}, expected the columns {', '.join(columns)}, the last a "
+                "whole number",
+                hint="give TREC's four columns, or BEIR's three below a line query-id, corpus-id, score",
             ) from error
     return grades
 

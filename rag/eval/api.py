@@ -220,7 +220,10 @@ def _refuse_unjudged(questions: Iterator[Question]) -> Iterator[Question]:
         has_gold = question.gold_passage_ids or question.gold or question.provenance
         if question.answers or has_gold or question.is_impossible:
             return chain(first, questions)
-    hint = "give them in fields called answers and gold_passage_ids"
+    hint = (
+        "give them in fields called answers and gold_passage_ids, or name the judgements (qrels) in place "
+        "of the questions"
+    )
     raise DataError("no question has answers or gold passages", hint=hint)
 
 

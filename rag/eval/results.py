@@ -77,13 +77,13 @@ def load_evaluation(folder: str | Path, name: str | None = None) -> Evaluation:
         DataError: it holds no finished evaluation.
     """
     path = Path(folder)
+    hint = "check the path, and run `rag evaluate` to its end, with --run for a run"
+    if not path.is_dir():
+        raise DataError(f"{path}: no such folder", hint=hint)
     try:
         metrics = read_json(path / METRICS_NAME)
     except DataError as error:
-        problem = error.message if path.is_dir() else f"{path}: no such folder"
-        raise DataError(
-            problem, hint="check the path, and run `rag evaluate` to its end"
-        ) from error
+        raise DataError(error.message, hint=hint) from error
     if not isinstance(metrics, dict) or metrics.get("kind") != "evaluation":
         raise DataError(f"{path / METRICS_NAME} was not written by an evaluation")
     return Evaluation(name or path.resolve().name, path, metrics, tuple(metrics.get("notes", ())))

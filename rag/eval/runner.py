@@ -117,7 +117,7 @@ def run_evaluation(
         finish(folder, {**header, **figures}, command)
 
 
-def _notes(records_path: Path, figures: Iterable[str]) -> list[str]:
+def _notes(records_path: Path, figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Warnings about the figures."""
     notes: list[str] = []
     failures = [record.failure for record in read_records(records_path) if record.failure]
@@ -127,6 +127,8 @@ def _notes(records_path: Path, figures: Iterable[str]) -> list[str]:
         notes.append(f"{counted}: {failures[0]} (the same evaluation asks them again)")
     if n_without_hits:
         notes.append(f"{n_without_hits:,} questions have no results at all, and count as not found")
+    if "RR" in figures and figures["RR"]["value"] == 0:
+        notes.append("no gold passage was found: do results and questions name passages alike?")
     if not main_figures(figures):
         notes.append("no figures: no question has gold passages in this index")
     return notes
@@ -169,7 +171,9 @@ def _ask(system: System, batch: Sequence[Question], options: AnswerOptions) -> _
     shares_ms = shares_of(outcomes[0].timings_ms, len(batch))
     scored = []
     for question, outcome in zip(batch, outcomes, strict=True):
-        scored.append(AskedQuestion(question, outcome, shares_ms, system.document_of))
+        scored.append(
+            AskedQuestion(question, outcome, shares_ms, options.top_k, system.document_of)
+        )
     return scored, errors
 
 
@@ -211,6 +215,11 @@ def settings_header(settings: EvaluationSettings, source: QuestionSource) -> dic
     }
 
 
+def _compared(header: Mapping[str, Any]) -> dict[str, Any]:
+    """The header without the path of the questions, which are known by their checksum."""
+    return {**header, "question_set": {**header.get("question_set", {}), "path": ""}}
+
+
 def check_folder(folder: Path, header: Mapping[str, object]) -> bool:
     """Refuse a folder that holds anything but this evaluation; return whether it is finished.
 
@@ -227,7 +236,8 @@ def check_folder(folder: Path, header: Mapping[str, object]) -> bool:
     is_finished = (folder / METRICS_NAME).is_file()
     file = folder / (METRICS_NAME if is_finished else _STATE_NAME)
     if file.is_file():
-        earlier = read_json(file)
+        earlier = _compared(read_json(file))
+        header = _compared(header)
         changed = [
             key for key in header if fingerprint(earlier.get(key)) != fingerprint(header[key])
         ]

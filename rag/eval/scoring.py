@@ -36,12 +36,14 @@ class AskedQuestion:
 
     Attributes:
         timings_ms: wall milliseconds by stage: the batch's time divided by its questions.
+        top_k: the number of passages that count.
         document_of: passage id → id of its document.
     """
 
     question: Question
     outcome: Outcome
     timings_ms: Mapping[str, float]
+    top_k: int
     document_of: Callable[[str], str] = str
 
     def keys_of(self, ranked: RankedPassages) -> list[str]:
@@ -56,8 +58,14 @@ class AskedQuestion:
 
     @property
     def retrieved(self) -> RankedPassages:
-        """Hits with passages, best first."""
-        return self.outcome.result.passages
+        """Hits with passages, best first, without the question itself where that is not ranked."""
+        found = self.outcome.result.passages
+        question = self.question
+        if not question.is_left_out or question.id in gold_keys(question)[1]:
+            return found
+        keys = self.keys_of(found)
+        others = [pair for pair, key in zip(found, keys, strict=True) if key != question.id]
+        return others[: self.top_k]
 
     @property
     def paths(self) -> Paths:
@@ -226,10 +234,7 @@ def _trec_measures(
         question = asked.question
         keys = gold_keys(question)[1]
         if keys:
-            ranking = dict.fromkeys(asked.keys_of(asked.retrieved))
-            if question.is_left_out and question.id not in keys:
-                ranking.pop(question.id, None)
-            rankings[question.id] = list(ranking)
+            rankings[question.id] = list(dict.fromkeys(asked.keys_of(asked.retrieved)))
             qrels[question.id] = {key: question.gold_grades.get(key, 1) for key in keys}
     return trec_measures(rankings, qrels, settings.measures) if qrels else {}
 

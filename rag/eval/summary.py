@@ -85,7 +85,7 @@ def summarise(records: Iterable[QuestionRecord], settings: EvaluationSettings) -
         "calibration": measure_calibration(np.array(confidence, np.float64), right),
         "stages": dict(stages.most_common()),
         "groups": grouped,
-        "latency_ms": {stage: _percentiles(np.array(times)) for stage, times in latency.items()},
+        "latency_ms": _latency(latency),
         "reading": {name: round(total / n, 2) for name, total in reading.items()},
         "notes": notes,
     }
@@ -119,6 +119,13 @@ def _accuracy_curve(ranks: Float64, deepest: int) -> list[dict[str, float]]:
         return []
     ks = np.unique(np.geomspace(1, deepest, _CURVE_POINTS).round().astype(int))
     return [{"k": int(k), "value": float((ranks <= k).mean()), "n": len(ranks)} for k in ks]
+
+
+def _latency(stages: Mapping[str, list[float]]) -> dict[str, dict[str, float]]:
+    """The times of each stage; none of results that another program found."""
+    if not stages.keys() - {"total"}:
+        return {}
+    return {stage: _percentiles(np.array(times)) for stage, times in stages.items()}
 
 
 def _percentiles(values: Float64) -> dict[str, float]:

@@ -3,6 +3,7 @@ another program wrote.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +25,7 @@ from rag.core.files import sha256_file
 from rag.core.log import Progress, Timer
 from rag.core.types import Hit, Passage, Question, RankedPassages, SearchResult
 from rag.data.examples import read_examples, run_id
+from rag.data.files.rows import read_rows, refuse_bad
 from rag.eval.gold import PassageLookup, gold_passages
 from rag.policies import Policy
 from readers.protocols import Reader, reader_name
@@ -76,12 +78,14 @@ class System:
         Args:
             failures: gets the errors of reading.
         """
+        # A passage that is not ranked takes no other's place.
+        top_k = options.top_k + any(question.is_left_out for question in questions)
         first_results = None
         if self.find is not None:
-            first_results = [SearchResult(q.text, self.find(q, options.top_k)) for q in questions]
+            first_results = [SearchResult(q.text, self.find(q, top_k)) for q in questions]
         return answer_questions(
             [question.text for question in questions],
-            options,
+            replace(options, top_k=top_k),
             search=self._search_alone,
             reader=self.reader,
             first_results=first_results,
@@ -161,7 +165,7 @@ def open_results(path: Path, lookup: PassageLookup | None) -> tuple[System, int]
 
     Args:
         path: `*.json` for DPR's results, which have the passages' texts; anything else is read as a
-            TREC run.
+            TREC run, or as three columns (see `_run_rows`).
         lookup: passage id → passage, for the texts of a TREC run; without it only gold ids can be
             judged.
 
@@ -209,23 +213,27 @@ def _read_dpr(path: Path) -> dict[str, RankedPassages]:
 
 
 def _read_trec(path: Path, lookup: PassageLookup | None) -> dict[str, RankedPassages]:
-    from ir_measures import read_trec_run
-
     find = lookup or _unknown
     rankings: dict[str, dict[str, tuple[Hit, Passage]]] = {}
     try:
-        for row in read_trec_run(str(path)):
+        for question_id, passage_id, score in _run_rows(path):
             # Our own runs hold ids with white space encoded.
-            passage = find(row.doc_id) or find(unquote(row.doc_id))
+            passage = find(passage_id) or find(unquote(passage_id))
             if passage is None:
-                message = f"{path}: the index has no passage {row.doc_id!r}"
+                message = f"{path}: the index has no passage {passage_id!r}"
                 raise DataError(message, hint="give the index that was searched")
-            found = rankings.setdefault(row.query_id, {})
-            if passage.id in found or not math.isfinite(row.score):
-                raise ValueError(f"{row}: a passage comes twice, or with a score that is no number")
-            found[passage.id] = (Hit(-1, passage.id, row.score), passage)
-    except (ValueError, IndexError) as error:
-        hint = "expected lines of one search: qid Q0 docid rank score tag"
+            found = rankings.setdefault(question_id, {})
+            if passage.id in found or not math.isfinite(score):
+                raise ValueError(
+                    f"{question_id} {passage_id} {score}: a passage comes twice, or with a score that "
+                    "is no number"
+                )
+            found[passage.id] = (Hit(-1, passage.id, score), passage)
+    except ValueError as error:
+        hint = (
+            "expected lines of one search: qid Q0 docid rank score tag, or qid docid and a rank (MS "
+            "MARCO) or score (Tevatron)"
+        )
         raise DataError(f"{path}: no TREC run ({error})", hint=hint) from error
 
     def place(pair: tuple[Hit, Passage]) -> tuple[np.float32, str]:
@@ -235,6 +243,34 @@ def _read_trec(path: Path, lookup: PassageLookup | None) -> dict[str, RankedPass
     return {
         name: sorted(found.values(), key=place, reverse=True) for name, found in rankings.items()
     }
+
+
+def _run_rows(path: Path) -> Iterator[tuple[str, str, float]]:
+    """Question, passage and score of each line of a run with TREC's six columns, or with three.
+
+    The third of three is a rank in MS MARCO's runs, whose ranks are 1, 2, … for each question, and a
+    score in Tevatron's.
+
+    Raises:
+        ValueError: a line has other columns, or whole numbers in the third column are no ranks.
+    """
+    ranks = defaultdict[str, list[int]](list)
+    for record in read_rows(str(path), format="text"):
+        cells = refuse_bad(record)["question"].split()
+        if len(cells) == 6:
+            yield cells[0], cells[2], float(cells[4])
+        elif len(cells) != 3:
+            raise ValueError(f"{record.place}: {len(cells)} columns")
+        elif cells[2].isdecimal():
+            ranks[cells[0]].append(int(cells[2]))
+            yield cells[0], cells[1], -float(cells[2])
+        else:
+            yield cells[0], cells[1], float(cells[2])
+    for question_id, found in ranks.items():
+        if sorted(found) != list(range(1, len(found) + 1)):
+            raise ValueError(
+                f"the whole numbers of question {question_id} are not the ranks 1, 2, …"
+            )
 
 
 def _unknown(passage_id: str) -> Passage:

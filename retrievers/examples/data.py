@@ -292,6 +292,11 @@ def _stored_examples(
 
     held_out_files = () if config.validation_file is None else (config.validation_file,)
     for path in (*config.train_files, *held_out_files):
+        if path.is_dir():
+            raise DataError(
+                f"{path} is a folder, expected a file of examples",
+                hint="`rag mine` makes examples of questions, also of a BEIR folder, and an index",
+            )
         if not path.is_file():
             raise DataError(f"{path}: no such file")
     if not file.is_file():

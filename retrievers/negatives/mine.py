@@ -124,6 +124,7 @@ class Miner:
     ) -> None:
         self._index = index
         self._passages = index.passages
+        self._documents = index.documents
         self._settings = settings
         self._sources: tuple[str, ...] = (settings.source,)
         if settings.source == "both":
@@ -176,8 +177,10 @@ class Miner:
             positives = (*self._passages.get_many(positive_rows), *gold.missing)
             example = Example.labelled(question.id, question.text, question.answers, positives)
             example = replace(example, answer_profile=question.answer_profile)
-            # Passages of a gold document that hold no answer are no negatives either.
-            excluded = tuple(dict.fromkeys((*positive_rows, *gold.rows)))
+            # Passages of a gold document that hold no answer are no negatives either, nor is the
+            # question itself where it is in the corpus.
+            itself = self._documents.rows(question.id) if question.is_left_out else ()
+            excluded = tuple(dict.fromkeys((*positive_rows, *gold.rows, *itself)))
             negatives = self._negatives(example, excluded, hits, vector, counts)
             examples.append(replace(example, candidates=(*example.candidates, *negatives)))
         return examples

@@ -29,10 +29,11 @@ TOKENS = {
     "rag/cli": (10_980, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
     "rag/core": (5_455, 4_200),
-    "rag/data": (57_600, 41_000),
+    "rag/data": (57_800, 41_000),
     "rag/docs": (180, 200),
-    # One table of figures; what a run cannot be judged by is refused, what is left out is noted.
-    "rag/eval": (20_410, 12_200),
+    # One table of figures; what a run cannot be judged by is refused, what is left out is noted; runs of
+    # three columns.
+    "rag/eval": (20_860, 12_200),
     # A tool of MCP judges claims.
     "rag/integrations": (1_575, 1_200),
     "rag/joint": (13_850, 13_000),
@@ -44,10 +45,10 @@ TOKENS = {
     "rag/training": (9_850, 8_200),
     "indexers": (34_900, 28_000),
     "readers": (56_500, 43_600),
-    "retrievers": (48_630, 41_000),
+    "retrievers": (48_720, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_560, 16_000),
-    "tests": (314_600, 200_000),
+    "tests": (316_500, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

@@ -28,7 +28,7 @@ from rag.data.text import REGEX_PROFILE
 
 # TriviaQA's own files spell their fields with capitals.
 _ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id", "QuestionId")
-_QUESTION_FIELDS = ("question", "query", "input", "text", "Question")
+_QUESTION_FIELDS = ("question", "query", "query_text", "input", "text", "Question")
 _ANSWER_FIELDS = ("answers", "answer", "output", "Answer")
 # Of the pairs and triplets of sentence-transformers and Tevatron.
 _ANCHOR_FIELDS = ("anchor", "query", "question")
@@ -198,10 +198,10 @@ def answers_of(value: object) -> tuple[str, ...]:
 def question_of(record: object, fallback_id: str) -> Question:
     """The question of a record of any known set, with its evidence; other fields are `meta`.
 
-    Evidence is `gold_passage_ids` (this system), `positive_ctxs` (DPR), `context` as text with
-    `title` and places of answers (SQuAD), `context` as pairs with `supporting_facts` (HotpotQA,
-    2WikiMultiHopQA) or `gold_titles`, `pos_paras` (MDR), `paragraphs` (MuSiQue) and `output`
-    (KILT).
+    Evidence is `gold_passage_ids` (this system), `positive_document_ids` (Tevatron, of a corpus
+    apart), `positive_ctxs` (DPR), `context` as text with `title` and places of answers (SQuAD),
+    `context` as pairs with `supporting_facts` (HotpotQA, 2WikiMultiHopQA) or `gold_titles`,
+    `pos_paras` (MDR), `paragraphs` (MuSiQue) and `output` (KILT).
 
     Raises:
         ValueError: no question, or a field of another shape; the message says which.
@@ -212,7 +212,8 @@ def question_of(record: object, fallback_id: str) -> Question:
         'One. Two.'
     """
     parsed, rest = parse_record(record, fallback_id)
-    ids = rest.pop("gold_passage_ids", None)
+    alternatives = rest.pop("positive_document_ids", None)
+    ids = rest.pop("gold_passage_ids", alternatives)
     ids = () if ids is None else ids
     if not isinstance(ids, list | tuple) or not all(isinstance(id, str | int) for id in ids):
         raise ValueError("gold_passage_ids is not a list of ids")
@@ -220,6 +221,7 @@ def question_of(record: object, fallback_id: str) -> Question:
         parsed,
         answers=tuple(dict.fromkeys(parsed.answers)),
         gold_passage_ids=tuple(map(str, ids)),
+        gold_are_alternatives=alternatives is not None,
         provenance=_provenance(rest.pop("output", None)),
     )
     question = _with_evidence(question, rest, record)

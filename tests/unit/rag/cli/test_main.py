@@ -56,6 +56,8 @@ from tests.support.verifying import WordVerifier
         ("train reader --out x --train q --negatives a --negatives b", 2, "--negatives"),
         ("rounds --recipe colbert -i i -q q -o o --signal likelihood", 2, "--signal is not read"),
         ("compare nowhere elsewhere", 3, "nowhere"),
+        ("compare q bare", 3, "q: no such folder"),
+        ("train dpr --train texts --out x", 3, "texts is a folder, expected a file of examples"),
         ("evaluate --index x --questions q --out o --ks 5000", 2, "1000"),
         ("train rag --train q -i i -o x", 2, "--generator is not given\n  → --config gives"),
         ("index sample --out x --index-type plaid --retriever bm25", 2, "plaid"),
@@ -77,6 +79,8 @@ def test_wrong_input_is_one_message_without_traceback(
     Path("q").write_text('{"question": "Who?", "answers": ["A"]}')
     Path("bare").write_text('{"question": "Who?"}')
     Path("begun/building").mkdir(parents=True)
+    Path("texts").mkdir()
+    Path("texts/a.txt").write_text("A.")
     Path("utf16.yaml").write_text("recipe: dpr", encoding="utf-16")
     Path("i").mkdir()
     Path("i", "manifest.json").write_text('{"format_version": 1, "kind": "index"}')
@@ -99,6 +103,7 @@ def test_wrong_input_is_one_message_without_traceback(
         ("ask Who --encoder x --index i", "Did you mean --index-encoder?"),
         ("evaluate -q q -i i -o o --read-top-k 5", "--read"),
         ("ask Who", "--index"),
+        ("retrieve Who --index x", "see `rag retrieve --help`"),
         ("ask --index i", "QUESTIONS"),
         ("mcp --index i --top-k 101", "--top-k"),
         ("evaluate --index x --questions q --out o --ks 1,b", "ks.1 = 'b'"),

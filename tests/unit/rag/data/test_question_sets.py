@@ -221,6 +221,13 @@ def test_kilt_evidence_beside_answers_and_alone() -> None:
     assert (result.answers, pages) == (("X",), [["12"], ["13"]])
 
 
+def test_tevatron_names_positives_by_their_ids() -> None:
+    named = {"query_text": "Who?", "query_id": 3, "positive_document_ids": [7, "8"]}
+    assert question(named) == Question(
+        "3", "Who?", gold_passage_ids=("7", "8"), gold_are_alternatives=True
+    )
+
+
 def test_parquet_files(tmp_path: Path) -> None:
     path = tmp_path / "dev"  # told by its first bytes
     pq.write_table(pa.Table.from_pylist([HOTPOT]), path)

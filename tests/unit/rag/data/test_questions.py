@@ -205,6 +205,38 @@ def test_a_beir_folder_says_which_passages_are_relevant(tmp_path: Path) -> None:
     assert [question.id for question in read_questions(folder / "qrels" / "dev.tsv")] == ["b1"]
 
 
+@pytest.mark.parametrize(
+    ("qrels", "queries"),
+    [
+        ("qrels.dev.small.tsv", {"queries.dev.small.tsv": "7\tQ?\n8\tR?\n"}),
+        ("qrels.txt", {"queries.jsonl": '{"query_id": "8", "query": "R?"}\n'}),
+    ],
+)
+def test_judgements_of_trec_have_their_queries_beside_them(
+    tmp_path: Path, qrels: str, queries: dict[str, str]
+) -> None:
+    gap = "\t" if qrels.endswith(".tsv") else "  "
+    lines = [gap.join(("8", "0", *judged)) + "\n" for judged in (("d1", "1"), ("d2", "3"))]
+    path = write_files(tmp_path, {**queries, qrels: "".join(lines)}) / qrels
+    grades = {"d2": 3, "d1": 1}
+    relevant = {"gold_passage_ids": tuple(grades), "gold_grades": grades}
+    assert list(read_questions(path)) == [
+        Question("8", "R?", gold_are_alternatives=True, **relevant)
+    ]
+    assert [file.name for file in question_files(path)] == [*queries, qrels]
+    (path.parent / next(iter(queries))).unlink()
+    with refusal(DataError):
+        read_questions(path)
+
+
+def test_a_beir_folder_may_have_judgements_of_trec(tmp_path: Path) -> None:
+    folder = beir(tmp_path)
+    (folder / "qrels").mkdir()
+    (folder / "qrels" / "test.tsv").write_text("b1 0 d1 1\n")
+    [question] = read_questions(folder)
+    assert (question.gold_passage_ids, question.is_left_out) == (("d1",), True)
+
+
 BAD_JUDGEMENTS = {
     "none": "",
     "unknown question": "q7\td1\t1\n",

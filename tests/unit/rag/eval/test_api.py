@@ -91,6 +91,7 @@ def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_pa
     assert "top1" not in alone.figures  # nothing says what stands in the passages
     assert alone.figures["RR"].value == ours.figures["RR"].value
     assert "Reciprocal rank of the gold" in str(alone)
+    assert "Median ms" not in str(alone)
     assert {row.figure for row in rag.compare([ours, alone])} >= {"RR"}
     with pytest.raises(MismatchedArtifactError, match="index_version"):
         rag.evaluate(None, judged, tmp_path / "run", run=ours.folder / "run.trec", ks=(1, 2))
@@ -289,6 +290,59 @@ def test_a_question_that_the_corpus_holds_is_not_ranked_where_beir_judges(tmp_pa
     assert rag.evaluate(None, plain, run=run).figures["RR"].value == 1 / 3
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\na\ta\t1")
     assert rag.evaluate(None, folder, run=run).figures["RR"].value == 1
+
+
+def test_the_question_itself_takes_no_rank_of_another_passage(tmp_path: Path) -> None:
+    """Recall at the last rank that was searched is that of a search without the question."""
+    texts = {"a": "rivers are long", "c": "long rivers are rivers", "b": "some rivers are short"}
+    passages = [Passage(id, "", text) for id, text in texts.items()]
+    index = tmp_path / "index"
+    rag.Pipeline.from_texts(passages, out=index, reader=False, retriever="bm25").close()
+    files = {
+        "queries.jsonl": '{"_id": "a", "text": "rivers are long"}',
+        "qrels/test.tsv": "query-id\tcorpus-id\tscore\na\tb\t1",
+    }
+    folder = write_files(tmp_path, files)
+    for ks, at_1 in (((1,), 0.0), ((2,), 1.0)):
+        found = rag.evaluate(index, folder, reader=False, ks=ks, read=1)
+        assert found.figures["RR"].value == at_1 / 2
+        [record] = found.records()
+        assert [hit.id for hit in record.hits] == ["c", "b"][: ks[0]]
+
+
+@pytest.mark.parametrize("third", [["1", "2"], ["0.9", "0.8"], ["7e1", "-2.0"]])
+def test_runs_of_three_columns_are_ordered_by_rank_or_score(
+    tmp_path: Path, third: list[str]
+) -> None:
+    """MS MARCO's runs end with a rank, the smallest first; Tevatron's with a score."""
+    run = write_files(tmp_path, {"r.tsv": f"1\tb\t{third[0]}\n1\ta\t{third[1]}\n"}) / "r.tsv"
+    judged = [Question("1", "which?", gold_passage_ids=("a",))]
+    assert rag.evaluate(None, judged, run=run).figures["RR"].value == 1 / 2
+
+
+@pytest.mark.parametrize("lines", ["1 b 90\n1 a 80\n", "1 b 2\n1 a 1\n2 a 2\n", "1 a 3 x\n"])
+def test_whole_numbers_that_are_no_ranks_are_refused(tmp_path: Path, lines: str) -> None:
+    run = write_files(tmp_path, {"r.tsv": lines}) / "r.tsv"
+    with refusal(DataError):
+        rag.evaluate(None, [Question("1", "which?", gold_passage_ids=("a",))], run=run)
+
+
+def test_a_run_over_other_ids_is_told(tmp_path: Path) -> None:
+    run = write_files(tmp_path, {"r.run": "1 Q0 D7 1 9.0 x\n"}) / "r.run"
+    scored = rag.evaluate(None, [Question("1", "which?", gold_passage_ids=("7",))], run=run)
+    assert "do results and questions name passages alike?" in str(scored)
+
+
+def test_the_path_of_a_file_makes_no_other_evaluation(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("q.jsonl").write_text('{"question": "Where does the Rhine end?", "answers": ["Sea"]}\n')
+    for path in ("q.jsonl", tmp_path / "q.jsonl"):
+        rag.evaluate(index, path, "out", reader=False)
+    Path("q.jsonl").write_text('{"question": "Where does the Rhine end?", "answers": ["x"]}\n')
+    with pytest.raises(MismatchedArtifactError, match="sha256"):
+        rag.evaluate(index, "q.jsonl", "out", reader=False)
 
 
 def test_a_set_that_cannot_be_judged_is_refused_before_anything_is_opened(tmp_path: Path) -> None:

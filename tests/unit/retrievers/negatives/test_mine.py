@@ -184,6 +184,17 @@ def test_what_cannot_be_done_is_said(index_dir, questions, tmp_path):
             MiningSettings(ranks=wrong)
 
 
+def test_the_question_itself_is_no_negative(index_dir, tmp_path):
+    """As in BEIR's ArguAna and Quora, whose questions are documents of the corpus."""
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "queries.jsonl").write_text(f'{{"_id": "p1", "text": "{text_of("Rhine", 1)}"}}')
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\np1\tp2\t1\n")
+    mine(index_dir, tmp_path, tmp_path / "o.json", source="bm25", per_question=9)
+    example = mined(tmp_path / "o.json")["p1"]
+    assert len(example.negatives) == 9
+    assert "p1" not in [negative.passage.id for negative in example.negatives]
+
+
 def test_the_command(index_dir, questions, tmp_path, capsys):
     out = tmp_path / "negatives.json"
     command = [
