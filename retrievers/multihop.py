@@ -77,6 +77,12 @@ class MultiHopRetriever(Retriever):
     def __post_init__(self) -> None:
         self.encoder = self.dense.encoder
 
+    @property
+    def identity(self) -> dict[str, object]:
+        """The retriever with its hops and beam, and with what finds the first passages."""
+        first = self.first or self.dense
+        return {**super().identity, "hops": self.hops, "beam": self.beam, "first": first.identity}
+
     def search(
         self,
         questions: Sequence[str],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -226,6 +226,15 @@ class MaskedTrainConfig(TrainConfig):
     sentence_tokens: int = Field(default=96, ge=8)
     joint_tokens: int = Field(default=288, ge=32, le=512)
     mlm_dropout: float | None = Field(default=None, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _cross_check_masked(self) -> Self:
+        if self.sentence_tokens >= self.joint_tokens:
+            raise ValueError(
+                f"joint_tokens ({self.joint_tokens}) has no room for a passage beside a sentence of up "
+                f"to sentence_tokens ({self.sentence_tokens}): raise joint_tokens"
+            )
+        return self
 
 
 class MlmTrainConfig(MaskedTrainConfig, CorpusConfig, HeldOutConfig):

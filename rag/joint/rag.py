@@ -106,18 +106,19 @@ class JointTask:
         total = len(batch.questions)
         share = self.world.share(total)
         questions = batch.questions[share]
-        found = self.finder.find(questions)
-        answers = self._answer_batch(questions, found.passages, batch.answers[share])
-        learned = self.config.objective()(found.scores, answers)
-        prior = found.scores.detach().softmax(1)
-        holds = holding_answers(questions, found.passages, prior.shape).to(prior.device)
+        passages, scores = self.finder.find(questions)
+        # The search may find fewer than top_k for each question.
+        scores = scores[:, : max(map(len, passages))]
+        answers = self._answer_batch(questions, passages, batch.answers[share])
+        learned = self.config.objective()(scores, answers)
+        prior = scores.detach().softmax(1)
+        holds = holding_answers(questions, passages, prior.shape).to(prior.device)
         sums = gold_sums(prior, learned.weights, holds)
         sums |= {"reader": learned.reader.detach(), "retriever": learned.retriever.detach()}
-        passages = chain.from_iterable(found.passages)
         return Loss(
             (learned.reader + learned.retriever) / total,
             examples=len(questions),
-            tokens=sum(len(passage.text.split()) for passage in passages),
+            tokens=sum(len(passage.text.split()) for passage in chain.from_iterable(passages)),
             parts={name: value / total for name, value in sums.items()},
         )
 

@@ -102,7 +102,7 @@ class _Rows:
 
 
 class ExampleTable:
-    """Q examples by number: what training needs of them, with each passage once per role.
+    """Q examples by number: what training needs of them, with each passage once.
 
     Attributes:
         targets: of all passages, by row; NaN for those that have none.
@@ -223,8 +223,6 @@ def split_examples(
     config: QuestionsConfig,
     folder: Path,
     read: Callable[[Sequence[Path]], Iterable[Example]] | None = None,
-    *,
-    per_question: int = 1,
 ) -> ExampleSplit:
     """Divide the examples of `config.train_files`, a `QuestionsConfig`; they are read once, into
     `folder`, which belongs to this configuration.
@@ -232,11 +230,11 @@ def split_examples(
     With a `validation_file`, its questions are held out, and left out of the training files.
     Without, those are whose hash (`place_of`) lies below `validation_fraction`; of fewer than 2,000
     questions exactly this share with the lowest hashes, and at least `least_held_out`. The sample
-    of `train_questions` has the lowest hashes among the rest.
+    of `train_questions` has the lowest hashes among the rest. All examples of a question stay
+    together.
 
     Args:
-        read: files → examples, where these are of another kind; it draws the sample itself.
-        per_question: maximum number of examples that it makes of a question.
+        read: files → examples, where these are of another kind; several may be of one question.
 
     Raises:
         DataError: a file is missing or malformed, or nothing is left to train on or to validate
@@ -257,11 +255,9 @@ def split_examples(
         )
         fraction = float(np.nextafter(distinct[count - 1], 1))
     is_held_out = is_validation | (places < fraction)
-    candidates = np.flatnonzero(is_held_out)
-    most = config.validation_questions * per_question
-    held_out = np.sort(candidates[np.lexsort((candidates, places[candidates]))[:most]])
+    held_out = _of_first_questions(is_held_out, places, config.validation_questions)
     is_double = ~is_held_out & np.isin(places, places[is_validation])
-    trained = np.flatnonzero(~is_held_out & ~is_double)
+    trained = _of_first_questions(~is_held_out & ~is_double, places, config.train_questions)
     if not len(trained) or (config.validates and not len(held_out)):
         raise DataError(
             f"of {(~is_validation).sum()} questions {len(trained)} are left to train on, {len(held_out)} are "
@@ -273,10 +269,16 @@ def split_examples(
         get_logger(__name__).warning(
             "%d training questions are in the validation file too, and are not trained on", doubles
         )
-    if config.train_questions and read is None:
-        highest = np.sort(places[trained])[min(config.train_questions, len(trained)) - 1]
-        trained = trained[places[trained] <= highest]
     return ExampleSplit(tuple(table.of_rows(held_out)), table.of_rows(trained))
+
+
+def _of_first_questions(is_usable: Bool, places: Float64, count: int) -> Int64:
+    """Usable rows of the `count` questions with the lowest places; 0 takes all questions."""
+    rows = np.flatnonzero(is_usable)
+    questions = np.unique(places[rows])
+    if count:
+        questions = questions[:count]
+    return rows[np.isin(places[rows], questions)]
 
 
 def _stored_examples(
@@ -330,7 +332,10 @@ def _record_batches(
 
 
 def _passage_rows(example: Example) -> list[dict[str, Any]]:
-    """The rows of an example's passages: each once per role, its target with the first."""
+    """The rows of an example's passages: each once, with its target, in the first of its roles.
+
+    So a negative that is a positive too is none.
+    """
     rows = [_passage_row(passage, _CONTEXT) for passage in example.context]
     targets = {}
     for candidate in example.candidates:
@@ -339,12 +344,11 @@ def _passage_rows(example: Example) -> list[dict[str, Any]]:
     present = set()
     for candidate in example.candidates:
         content = candidate.passage.content
-        key = (candidate.role, *content)
         is_taught = candidate.role in _TAUGHT or candidate.target is not None
-        if is_taught and key not in present:
-            present.add(key)
-            target = None if candidate.target is None else targets.pop(content, None)
-            rows.append(_passage_row(candidate.passage, _ROLES.index(candidate.role), target))
+        if is_taught and content not in present:
+            present.add(content)
+            role = _ROLES.index(candidate.role)
+            rows.append(_passage_row(candidate.passage, role, targets.get(content)))
     return rows
 
 

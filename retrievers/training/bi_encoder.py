@@ -214,8 +214,6 @@ class FixedVectors:
         vectors = torch.from_numpy(embeddings.rows(np.maximum(rows, 0)))
         missing = np.flatnonzero(rows < 0)
         if len(missing):
-            # A tower that is not trained has no dropout.
-            self._model.passage.eval()
             encoded = self._model.encode_passages([passages[number] for number in missing.tolist()])
             vectors[missing] = encoded.cpu()
         return vectors
@@ -263,7 +261,11 @@ def load_model(
     of_question, of_passage = _read_sides(config)
     question = _load_tower(config, of_question, config.seed, device)
     passage = question
-    if not config.shared:
+    if is_frozen:
+        # A tower that is not trained has no dropout.
+        passage = _load_tower(config.replaced(dropout=0.0), of_passage, config.seed + 1, device)
+        passage.requires_grad_(False)
+    elif not config.shared:
         passage = _load_tower(config, of_passage, config.seed + 1, device)
     if question.dim != passage.dim:
         raise MismatchedArtifactError(
@@ -276,7 +278,11 @@ def load_model(
         temperature = 0.05 if of_question.similarity == "cosine" else 1.0
     sides = Sides(
         replace(of_question, passage_prefix=of_passage.passage_prefix),
-        replace(of_passage, query_prefix=of_question.query_prefix),
+        replace(
+            of_passage,
+            query_prefix=of_question.query_prefix,
+            straight_apostrophes=of_question.straight_apostrophes,
+        ),
     )
     longest = config.longest_query
     if passage_index is not None:
@@ -284,8 +290,6 @@ def load_model(
         longest = min(longest, of_passage.max_length)
     model = BiEncoderModel(question, passage, sides, scale=1.0 / temperature, query_tokens=longest)
     model.to(device).train()
-    if is_frozen:
-        passage.requires_grad_(False)
     return TrainedRetriever(model, config, passage_index)
 
 

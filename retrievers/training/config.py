@@ -251,6 +251,8 @@ class AnceTrainConfig(ContrastiveConfig, RefreshedConfig):
     """
 
     recipe: ClassVar[str] = "ance"
+    # Not the loss: every refresh changes the negatives that it is measured with.
+    measured: ClassVar[tuple[str, ...]] = ("average_rank",)
 
     index: Path
     loss: Literal["pairwise", "in_batch"] = "pairwise"

@@ -29,8 +29,6 @@ from retrievers.training.bi_encoder import BiEncoderModel, load_model, score_row
 from retrievers.training.config import MdrTrainConfig
 from retrievers.training.recipe import bi_encoder_method
 
-_MOST_EXAMPLES = 24  # per question: four orders of six hops
-
 
 def build(config: MdrTrainConfig, world: World) -> Method:
     """The method of `rag train mdr`, which over an index runs in one process.
@@ -45,7 +43,8 @@ def build(config: MdrTrainConfig, world: World) -> Method:
         The paper has two hops, this any number; where a data set does not state the order of bridge
         questions, it follows from the passages (`hop_orders`). Its second stage trains the question
         encoder against a memory bank, passage vectors that do not change: that is negatives
-        "index", with the whole corpus in the bank.
+        "index", with the whole corpus in the bank. Its code reads questions without their last
+        question mark, which is read here.
     """
     # data
     find = None
@@ -55,7 +54,6 @@ def build(config: MdrTrainConfig, world: World) -> Method:
         config,
         config.out / "data",
         partial(_read_hops, config, find),
-        per_question=_MOST_EXAMPLES,
     )
     data = split.training
     hops = hop_batches(config, data)
@@ -131,6 +129,7 @@ def _read_hops(
                 yield replace(question, id=f"{number}:{question.id}")
 
     questions: Iterable[Question] = read()
+    # The sample is drawn here too: less has to be stored.
     if config.train_questions and files == config.train_files:
         questions = draw_sample(questions, config.train_questions, config.seed)
     return hop_examples(questions, max_hops=config.max_hops, find=find)

@@ -142,3 +142,10 @@ def test_paths_over_a_real_index_from_either_first_hop(tmp_path):
             assert all(len({hit.row for hit in path.hits}) == 2 for path in paths)
         with refusal(ConfigError):
             open_retriever(index, "multihop", fusion=Fusion())
+
+
+def test_reports_tell_one_beam_from_another():
+    narrow = retriever(beam=2)
+    others = [retriever(beam=3), retriever(beam=2, hops=3), retriever(beam=2, first=retriever())]
+    assert narrow.identity == retriever(beam=2).identity
+    assert all(narrow.identity != other.identity for other in others)

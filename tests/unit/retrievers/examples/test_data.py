@@ -15,6 +15,7 @@ from retrievers.encoders.settings import TOKENS
 from retrievers.examples.batches import IGNORED, POSITIVE, Epochs, RetrieverBatches, TargetBatches
 from retrievers.examples.data import ExampleTable
 from retrievers.training.dpr import contrastive_batches
+from retrievers.training.reranker import GroupBatches
 from retrievers.training.validation import HeldOutScores
 from tests.support.messages import refusal
 
@@ -72,6 +73,20 @@ def test_a_table_holds_what_training_needs_and_each_passage_once_per_role():
         assert table.answers == example.answers
         assert [n.passage for n in table.negatives] == [n.passage for n in example.negatives]
     assert not ExampleTable.of([Example.labelled("q", "who", (), (passage(0),))]).has_negatives
+
+
+def test_a_negative_that_is_a_positive_too_is_none():
+    asked = [
+        Example.labelled(str(n), "who", (), [passage(n)], [passage(n), passage(9)])
+        for n in range(2)
+    ]
+    data = ExampleTable.of(asked)
+    expected = [[passage(9)]] * 2
+    assert [[n.passage for n in example.negatives] for example in data] == expected
+    groups = GroupBatches(list(data), Epochs(2, 2), 5)[0]
+    assert sorted(passages[1:] for _, passages in groups) == expected
+    batch = RetrieverBatches(data, Epochs(2, 2), hard_negatives=5, mask_false_negatives=False)[0]
+    assert sorted(p.id for p in batch.passages) == ["p0", "p1", "p9", "p9"]
 
 
 def test_batches_depend_on_the_step_alone():

@@ -8,6 +8,7 @@ import pytest
 
 from rag.config import load_config
 from rag.core.errors import ConfigError
+from rag.joint.config import MlmTrainConfig
 from retrievers.training.config import (
     AnceTrainConfig,
     ColbertTrainConfig,
@@ -42,14 +43,17 @@ REFUSED_BY_RECIPES = {
     "more kept than searched": (AnceTrainConfig, {"depth": 20, "kept": 30}),
     "more drawn than kept": (AnceTrainConfig, {"depth": 20, "kept": 10, "hard_negatives": 20}),
     "none drawn": (AnceTrainConfig, {"hard_negatives": 0}),
+    "losses with other negatives": (AnceTrainConfig, {"select_by": "nll"}),
     "vectors of tokens": (AnceTrainConfig, {"pooling": "tokens"}),
     "projection_dim": (ColbertTrainConfig, {"projection_dim": 256}),
     "normalize": (ColbertTrainConfig, {"normalize": False}),
     "no index": (MdrTrainConfig, {"negatives": "index", "index": None}),
+    "no room for a passage": (MlmTrainConfig, {"joint_tokens": 96}),
 }
 
 
 @pytest.mark.parametrize(("kind", "settings"), REFUSED_BY_RECIPES.values(), ids=REFUSED_BY_RECIPES)
 def test_what_a_recipe_cannot_do_is_refused(kind: Any, settings: dict[str, Any]) -> None:
     with refusal(ConfigError):
-        load_config(kind, overrides={**_PATHS, "index": "i", **settings})
+        index = {"index": "i"} if "index" in kind.model_fields else {}
+        load_config(kind, overrides={**_PATHS, **index, **settings})

@@ -2,6 +2,7 @@
 gets.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.types import Passage, Query
 from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.folders import read_settings
 from retrievers.examples.batches import IGNORED, NEGATIVE, POSITIVE, RetrieverBatch
-from retrievers.training.bi_encoder import FixedVectors
+from retrievers.training.bi_encoder import FixedVectors, export_model
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
 from tests.spelled import spell
@@ -63,6 +65,25 @@ def test_a_frozen_passage_tower_takes_no_gradients(tiny_bert: Path) -> None:
     assert any(given for name, given in grads.items() if name.startswith("question."))
     with refusal(ConfigError):
         bi_encoder(tiny_bert, frozen="passage", **TOKENS)
+
+
+def test_a_frozen_passage_tower_makes_the_same_vectors_in_training(tiny_bert: Path) -> None:
+    model = bi_encoder(tiny_bert, shared=False, dropout=0.5, frozen="passage", **TOKENS)
+    passages = [Passage("", "", "the river")]
+    expected = model.eval().encode_passages(passages)
+    model.train()
+    assert torch.equal(model.encode_passages(passages), expected)
+    assert not torch.equal(*(model.encode_queries([Query("the river")]) for _ in range(2)))
+
+
+def test_questions_are_read_as_their_own_folder_says(tiny_bert: Path, tmp_path: Path) -> None:
+    model = bi_encoder(tiny_bert, **TOKENS)
+    straight = replace(model.settings.passage, straight_apostrophes=True, query_prefix="ask ")
+    folder = export_model(tmp_path / "questions", model, {}, straight)
+    both = bi_encoder(folder, tiny_bert, shared=False, **TOKENS)
+    written = export_model(tmp_path / "both", both, {}, both.settings.passage)
+    finished = read_settings(written / "query_encoder")
+    assert (finished.straight_apostrophes, finished.query_prefix) == (True, "ask ")
 
 
 def test_fixed_vectors_are_the_index_s_or_the_tower_s_without_dropout(

@@ -2,6 +2,7 @@
 size.
 """
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def test_held_out_questions_are_never_trained_on(tmp_path: Path) -> None:
     split = split_examples(config, tmp_path / "data")
     trained = [example.question for example in split.training]
     held_out = {example.question for example in split.held_out}
-    assert len(split.held_out) == 30
+    assert len(held_out) == 30
     assert not held_out & set(trained)
     assert 0.7 * 400 < len(trained) < 0.9 * 400
 
@@ -68,6 +69,23 @@ def test_what_the_validation_file_holds_is_not_trained_on(
     assert "10 training questions are in" in caplog.text
     with refusal(DataError):
         split_examples(config.replaced(train_files=(other,)), tmp_path / "changed")
+
+
+def test_numbers_are_those_of_questions_whose_examples_stay_together(tmp_path: Path) -> None:
+    path = tmp_path / "hops.json"
+    texts = [f"question {n}" for n in range(40)]
+    passage = Passage("p", "", "text")
+    write_examples(
+        path,
+        [Example.labelled(f"{text}#{h}", text, (), [passage]) for text in texts for h in range(3)],
+    )
+    config = _config(
+        tmp_path, path, validation_fraction=0.25, validation_questions=6, train_questions=9
+    )
+    split = split_examples(config, tmp_path / "data")
+    for examples, count in ((split.held_out, 6), (split.training, 9)):
+        asked = Counter(example.question for example in examples)
+        assert list(asked.values()) == [3] * count
 
 
 def test_nothing_left(tmp_path: Path) -> None:
