@@ -257,7 +257,10 @@ class EncoderSettings:
             return
         limit = self.max_length_limit()
         if not 2 <= max_length <= limit:
-            raise ConfigError(f"max_length is {max_length}, this encoder takes 2 to {limit}")
+            raise ConfigError(
+                f"max_length is {max_length}, this encoder takes 2 to {limit}",
+                hint="in training it is passage_tokens, question_tokens or query_tokens",
+            )
 
     def _add_markers(self, changed: dict[str, Any]) -> None:
         """Set ColBERT's markers as prefixes where none is stated and the vocabulary has them."""

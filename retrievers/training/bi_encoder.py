@@ -258,36 +258,28 @@ def load_model(
         raise ConfigError(
             "a shared tower cannot be frozen for passages alone", hint="set shared=false"
         )
-    of_question, of_passage = _read_sides(config)
-    question = _load_tower(config, of_question, config.seed, device)
+    sides = _read_sides(config)
+    question = _load_tower(config, sides.question, config.seed, device)
     passage = question
     if is_frozen:
         # A tower that is not trained has no dropout.
-        passage = _load_tower(config.replaced(dropout=0.0), of_passage, config.seed + 1, device)
+        passage = _load_tower(config.replaced(dropout=0.0), sides.passage, config.seed + 1, device)
         passage.requires_grad_(False)
     elif not config.shared:
-        passage = _load_tower(config, of_passage, config.seed + 1, device)
+        passage = _load_tower(config, sides.passage, config.seed + 1, device)
     if question.dim != passage.dim:
         raise MismatchedArtifactError(
-            f"the vectors of {of_question.weights_dir} have {question.dim} dimensions, those of "
-            f"{of_passage.weights_dir} have {passage.dim}",
+            f"the vectors of {sides.question.weights_dir} have {question.dim} dimensions, those of "
+            f"{sides.passage.weights_dir} have {passage.dim}",
             hint="set projection_dim to bring both to one size",
         )
     temperature = config.temperature
     if temperature == "auto":
-        temperature = 0.05 if of_question.similarity == "cosine" else 1.0
-    sides = Sides(
-        replace(of_question, passage_prefix=of_passage.passage_prefix),
-        replace(
-            of_passage,
-            query_prefix=of_question.query_prefix,
-            straight_apostrophes=of_question.straight_apostrophes,
-        ),
-    )
+        temperature = 0.05 if sides.question.similarity == "cosine" else 1.0
     longest = config.longest_query
     if passage_index is not None:
         # The finished encoder cuts all texts as the index does.
-        longest = min(longest, of_passage.max_length)
+        longest = min(longest, sides.passage.max_length)
     model = BiEncoderModel(question, passage, sides, scale=1.0 / temperature, query_tokens=longest)
     model.to(device).train()
     return TrainedRetriever(model, config, passage_index)
@@ -325,7 +317,14 @@ def _read_sides(config: BiEncoderConfig) -> Sides:
             f"and {passage.pooling}, normalised: {passage.normalize}",
             hint="set pooling and normalize",
         )
-    return Sides(question, passage)
+    return Sides(
+        replace(question, passage_prefix=passage.passage_prefix),
+        replace(
+            passage,
+            query_prefix=question.query_prefix,
+            straight_apostrophes=question.straight_apostrophes,
+        ),
+    )
 
 
 def _read_side(config: BiEncoderConfig, folder: Path, tokens: int) -> EncoderSettings:

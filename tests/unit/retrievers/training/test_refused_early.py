@@ -11,7 +11,8 @@ from rag.data.files.rows import write_json_lines
 from tests.support.messages import refusal
 
 PASSAGE = {"title": "Danube", "text": "The Danube rises in the Black Forest."}
-LEARNT = {"answers": ["x"], "positive_ctxs": [PASSAGE], "hard_negative_ctxs": [PASSAGE]}
+WRONG = {"title": "Rhine", "text": "Another river."}
+LEARNT = {"answers": ["x"], "positive_ctxs": [PASSAGE], "hard_negative_ctxs": [WRONG]}
 FILES: dict[str, list[dict[str, Any]]] = {
     "corpus": [{"id": str(n), "title": "T", "text": f"Passage {n}."} for n in range(40)],
     "gold": [{"question": f"q{n}?", "gold_passage_ids": [f"p{n}"]} for n in range(40)],
