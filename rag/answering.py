@@ -6,25 +6,21 @@ policies of all questions ask for together, so that questions share searches and
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import TypedDict
 
-from rag.core.errors import ConfigError, ReaderError, RetrievalError
+from rag.core.errors import ConfigError, ReaderError
 from rag.core.log import Timer, stage
-from rag.core.types import AnswerSet, EvidencePath, Hit, SearchResult
+from rag.core.types import AnswerSet, SearchResult
 from rag.data.records import fault_of_question
 from rag.metrics.calibration import checked_confidences
 from rag.policies import Finish, Policy, Read, Search, SearchOnce, State
 from readers.paths import with_paths
 from readers.protocols import Reader, ReadRequest, TextSink
-from retrievers.protocols import Selected
 
 MAX_STEPS = 32
 """Steps of a policy after which it is taken for endless."""
-RETRIEVER_HINT = "see `retrievers.protocols.Retriever` for what a search returns"
 
 Searcher = Callable[[Sequence[str], int, Timer], Sequence[SearchResult]]
 """Queries, a number of passages and a timer → the result of each query."""
@@ -190,53 +186,6 @@ def _run(
     )
 
 
-def check_hits_selected(
-    hit_lists: Sequence[Sequence[Hit]],
-    path_lists: Sequence[Sequence[EvidencePath]],
-    selected: Selected,
-) -> None:
-    """Refuse hits that a retriever of one's own was not to return: no text of them is read.
-
-    Raises:
-        RetrievalError: a hit is outside of the selection.
-    """
-    if selected is None:
-        return
-    hits = list(chain.from_iterable(hit_lists))
-    for path in chain.from_iterable(path_lists):
-        hits += path.hits
-    if not all(selected.mask[hit.row] for hit in hits):
-        raise RetrievalError(
-            "the retriever returned passages that were not selected", hint=RETRIEVER_HINT
-        )
-
-
-def check_results(queries: Sequence[str], results: Sequence[SearchResult]) -> None:
-    """Refuse what a retriever of one's own got wrong, before it is read or scored.
-
-    Raises:
-        RetrievalError: there is not one result per query, or a hit's score is no finite number, or
-            its id is not that of the passage in its row.
-    """
-    if len(results) != len(queries):
-        raise RetrievalError(
-            f"{len(results)} results for {len(queries)} questions, expected one each",
-            hint=RETRIEVER_HINT,
-        )
-    for result in results:
-        for hit, passage in result.passages:
-            if hit.passage_id != passage.id:
-                raise RetrievalError(
-                    f"row {hit.row} holds the passage {passage.id!r}, but its hit has the id "
-                    f"{hit.passage_id!r}",
-                    hint=RETRIEVER_HINT,
-                )
-            if not math.isfinite(hit.score):
-                raise RetrievalError(
-                    f"the score of passage {passage.id!r} is {hit.score}", hint=RETRIEVER_HINT
-                )
-
-
 def _next_steps(
     policy: Policy, states: Sequence[State], finished: dict[int, AnswerSet]
 ) -> tuple[list[tuple[int, str]], list[tuple[int, SearchResult]]]:
@@ -303,5 +252,7 @@ def _read(
         checked_confidences(
             [answer.no_answer_confidence, *(each.confidence for each in answer.answers)]
         )
-        answers[n] = with_paths(answer, requests[n].paths)
+        answers[n] = answer
+        if requests[n].has_paths:
+            answers[n] = with_paths(answer, requests[n].paths)
     return answers

@@ -16,18 +16,10 @@ from indexers.index import Index
 from indexers.index_writer import Content, write_index
 from indexers.rights import Readable
 from indexers.settings import BuildSettings, IndexKind
-from rag.answering import (
-    RETRIEVER_HINT,
-    AnswerOptions,
-    AskOptions,
-    Outcome,
-    answer_questions,
-    check_hits_selected,
-    check_results,
-)
+from rag.answering import AnswerOptions, AskOptions, Outcome, answer_questions
 from rag.config import load_config
 from rag.core.arrays import Float32
-from rag.core.errors import ConfigError, RetrievalError
+from rag.core.errors import ConfigError
 from rag.core.log import Timer, stage
 from rag.core.manifest import PROMISE_NAME, VERDICT_PROMISE_NAME
 from rag.core.types import (
@@ -50,7 +42,14 @@ from rag.options import OpenOptions
 from rag.promises import PromiseKeeper
 from readers.protocols import Reader, check_lengths, reader_name
 from retrievers.encoders.open import load_encoder
-from retrievers.protocols import PairScorer, Retriever, Selected, TextEncoder
+from retrievers.protocols import (
+    PairScorer,
+    Retriever,
+    Selected,
+    TextEncoder,
+    check_lists,
+    check_results,
+)
 
 if TYPE_CHECKING:
     from rag.opening import ReaderLike, VerifierLike
@@ -402,13 +401,7 @@ class Pipeline:
         hit_lists, path_lists = self.retriever.search_paths(
             queries, top_k, timer=timer, selected=selected
         )
-        if not len(hit_lists) == len(path_lists) == len(queries):
-            raise RetrievalError(
-                f"{len(hit_lists)} lists of hits and {len(path_lists)} of paths for {len(queries)} "
-                "questions, expected one each",
-                hint=RETRIEVER_HINT,
-            )
-        check_hits_selected(hit_lists, path_lists, selected)
+        check_lists(queries, hit_lists, path_lists, selected)
         results = []
         with stage(timer, "fetch_passages"):
             for query, hits, paths in zip(queries, hit_lists, path_lists, strict=True):

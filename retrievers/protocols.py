@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from indexers.protocols import PassageEncoder, Selection
 from rag.core.arrays import Float32
-from rag.core.errors import MismatchedArtifactError
+from rag.core.errors import MismatchedArtifactError, RetrievalError
 from rag.core.log import Timer
-from rag.core.types import EvidencePath, Hit, Passage, Query
+from rag.core.types import EvidencePath, Hit, Passage, Query, SearchResult
 
 if TYPE_CHECKING:
     from indexers.index import Index
@@ -21,6 +23,7 @@ HitLists = list[list[Hit]]
 """For each question its hits, best first."""
 PathLists = list[list[EvidencePath]]
 """For each question its paths, best first."""
+_HINT = "see `retrievers.protocols.Retriever` for what a search returns"
 
 
 class TextEncoder(PassageEncoder, Protocol):
@@ -122,3 +125,53 @@ class Retriever(ABC):
             f"a {type(self).__name__} belongs to one version of an index",
             hint="open the new version with its models, or define `with_index` for this retriever",
         )
+
+
+def check_lists(
+    questions: Sequence[str], hit_lists: HitLists, path_lists: PathLists, selected: Selected
+) -> None:
+    """Refuse what a retriever of one's own was not to return, before any text is read.
+
+    Raises:
+        RetrievalError: there are not as many lists as questions, or a hit is outside of the
+            selection.
+    """
+    if not len(hit_lists) == len(path_lists) == len(questions):
+        raise RetrievalError(
+            f"{len(hit_lists)} lists of hits and {len(path_lists)} of paths for {len(questions)} "
+            "questions, expected one each",
+            hint=_HINT,
+        )
+    if selected is None:
+        return
+    hits = list(chain.from_iterable(hit_lists))
+    for path in chain.from_iterable(path_lists):
+        hits += path.hits
+    if not all(selected.mask[hit.row] for hit in hits):
+        raise RetrievalError("the retriever returned passages that were not selected", hint=_HINT)
+
+
+def check_results(queries: Sequence[str], results: Sequence[SearchResult]) -> None:
+    """Refuse what a retriever of one's own got wrong, before it is read or scored.
+
+    Raises:
+        RetrievalError: there is not one result per query, or a hit's score is no finite number, or
+            its id is not that of the passage in its row.
+    """
+    if len(results) != len(queries):
+        raise RetrievalError(
+            f"{len(results)} results for {len(queries)} questions, expected one each",
+            hint=_HINT,
+        )
+    for result in results:
+        for hit, passage in result.passages:
+            if hit.passage_id != passage.id:
+                raise RetrievalError(
+                    f"row {hit.row} holds the passage {passage.id!r}, but its hit has the id "
+                    f"{hit.passage_id!r}",
+                    hint=_HINT,
+                )
+            if not math.isfinite(hit.score):
+                raise RetrievalError(
+                    f"the score of passage {passage.id!r} is {hit.score}", hint=_HINT
+                )

@@ -38,10 +38,6 @@ class Connections:
         self.open = set[GuardedProtocol]()
         self.idle = dict[GuardedProtocol, None]()
 
-    def protocol(self, *, app_state: dict[str, Any], **given: Any) -> "GuardedProtocol":
-        """Make a protocol; uvicorn calls this for each connection."""
-        return GuardedProtocol(self, app_state, given)
-
     def tracked(self, app: ASGIApp) -> ASGIApp:
         """The application, which tells its connection when a request begins and ends."""
 
@@ -74,12 +70,14 @@ class Connections:
 
 
 class GuardedProtocol(asyncio.Protocol):
-    """Passes what happens on a connection to uvicorn's HTTP/1.1, and watches the time."""
+    """Passes what happens on a connection to uvicorn's HTTP/1.1, and watches the time; uvicorn makes
+    such a protocol for each connection.
+    """
 
     transport: asyncio.Transport
 
     def __init__(
-        self, connections: Connections, app_state: dict[str, Any], given: dict[str, Any]
+        self, connections: Connections, *, app_state: dict[str, Any], **given: Any
     ) -> None:
         self._connections = connections
         self._http = H11Protocol(app_state={**app_state, "connection": self}, **given)

@@ -14,12 +14,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from rag.answering import (
-    AnswerOptions,
-    Outcome,
-    answer_questions,
-    check_results,
-)
+from rag.answering import AnswerOptions, Outcome, answer_questions
 from rag.core.errors import ConfigError, DataError, ReaderError
 from rag.core.files import sha256_file
 from rag.core.log import Progress, Timer
@@ -29,6 +24,7 @@ from rag.data.files.rows import read_rows, refuse_bad
 from rag.eval.gold import PassageLookup, gold_passages
 from rag.policies import Policy
 from readers.protocols import Reader, reader_name
+from retrievers.protocols import check_results
 
 
 class AnswersQuestions(Protocol):

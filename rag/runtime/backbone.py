@@ -385,6 +385,7 @@ def run_by_length(
     limits: tuple[int, int],
     *,
     map_batches: Callable[..., Iterable[ResultT]] = map,
+    done: Callable[[int], object] = lambda count: None,
 ) -> tuple[list[ResultT], list[int]]:
     """Run batches of rows of similar length; the results, and the place in them of each row.
 
@@ -392,6 +393,7 @@ def run_by_length(
         run: computes the rows of one batch.
         limits: most rows and most tokens of a batch, see `plan_batches`.
         map_batches: applies `run` to the batches, such as the `map` of a pool of threads.
+        done: gets the number of rows of each batch that is finished.
 
     Example:
         >>> parts, order = run_by_length(lambda rows: [f"row {row}" for row in rows], [3, 9, 5], (2, 10))
@@ -402,23 +404,9 @@ def run_by_length(
         ['row 0', 'row 1', 'row 2']
     """
     batches = plan_batches(lengths, max_rows=limits[0], max_tokens=limits[1])
+    results = []
+    for batch, result in zip(batches, map_batches(run, batches), strict=True):
+        done(len(batch))
+        results.append(result)
     rows = np.fromiter(chain.from_iterable(batches), np.int64)
-    return list(map_batches(run, batches)), np.argsort(rows).tolist()
-
-
-def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """One vector (n, H) fp32 for each row of hidden states, by its tokens.
-
-    Args:
-        hidden: (n, L, H), padded on the right.
-        mask: (n, L), 1 on tokens.
-        pooling: "cls" takes the first token, "lasttoken" the last, all else the mean, which is zero
-            for a row without tokens.
-    """
-    if pooling == "cls":
-        return hidden[:, 0].float()
-    if pooling == "lasttoken":
-        rows = torch.arange(len(hidden), device=hidden.device)
-        return hidden[rows, mask.sum(1) - 1].float()
-    weights = mask.unsqueeze(-1).float()  # (n, L, 1)
-    return (hidden.float() * weights).sum(1) / weights.sum(1).clamp(min=1)
+    return results, np.argsort(rows).tolist()

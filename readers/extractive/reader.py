@@ -20,9 +20,8 @@ from rag.core.types import AnswerSet
 from rag.data.languages import ENGLISH
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.hardware import resolve_device, resolve_precision
-from readers.answer import Ranked
 from readers.answer_kinds import asks_yes_no, present_spans
-from readers.confidence import likelihoods
+from readers.confidence import Ranked, likelihoods
 from readers.extractive.files import load_parts
 from readers.extractive.layout import (
     RowScores,

@@ -52,7 +52,8 @@ class ReaderSettings(Config):
         score_weight: w' in score = span score + w' · retrieval score, for readers that were trained
             together with their retriever.
         table_weight: what an answer in a table's cell gains if its row fits the question, as much
-            if its column does, and as much again if both do, see `readers.extractive.tables`.
+            if its column does, and as much again if both do, see
+            `readers.extractive.ranking.TableMatch`.
         select: choose the passage by its selection logit and then a span in it (DPR), instead of
             the best span of all passages.
         answer_types: whether "yes" and "no" can be answers to questions that ask for them, for

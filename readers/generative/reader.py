@@ -16,9 +16,8 @@ from rag.core.types import AnswerSet, Passage
 from rag.data.text import normalize_answer
 from rag.runtime.backbone import plan_batches
 from rag.runtime.hardware import resolve_device, resolve_precision
-from readers.answer import Ranked, Span
 from readers.borders import find_span
-from readers.confidence import confidences
+from readers.confidence import Ranked, Span, confidences
 from readers.generative.files import load_generator
 from readers.generative.marginal import Hypothesis, answer_log_likelihood, decode, read_apart
 from readers.generative.model import Memory, Seq2Seq

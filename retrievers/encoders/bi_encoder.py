@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +18,7 @@ from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.log import get_logger
 from rag.core.types import Query
+from rag.runtime.backbone import run_by_length
 from rag.runtime.hardware import core_pool, resolve_device, resolve_precision
 from rag.runtime.model_files import (
     EMBEDDED_ENCODER_NAMES,
@@ -133,21 +134,18 @@ class BiEncoder(Encoder):
         """All vectors of passages, for an encoder with several vectors per text (pooling
         "tokens").
         """
-
-        def tokenize(rows: slice) -> list[list[int]]:
-            return self._passage.tokenizer.passages(titles[rows], texts[rows])
-
-        return self._encode(self._passage, tokenize, len(texts), question=False)
+        tokenizer = self._passage.tokenizer
+        windows = (tokenizer.passages(titles[rows], texts[rows]) for rows in _windows(len(texts)))
+        return self._encode(self._passage, windows, question=False)
 
     def question_tokens(self, questions: Sequence[str]) -> Vectors:
         """All vectors of questions, for an encoder with several vectors per text."""
         return self._encode_queries(list(map(Query, questions)))
 
     def _encode_queries(self, queries: Sequence[Query]) -> Vectors:
-        def tokenize(rows: slice) -> list[list[int]]:
-            return self._query.tokenizer.queries(queries[rows])
-
-        return self._encode(self._query, tokenize, len(queries), question=True)
+        tokenizer = self._query.tokenizer
+        windows = (tokenizer.queries(queries[rows]) for rows in _windows(len(queries)))
+        return self._encode(self._query, windows, question=True)
 
     def _one_per_text(self, vectors: Vectors) -> Float32:
         if vectors.lengths is not None:
@@ -162,18 +160,14 @@ class BiEncoder(Encoder):
         return core_pool()
 
     def _encode(
-        self,
-        tower: LazyTower,
-        tokenize: Callable[[slice], list[list[int]]],
-        count: int,
-        *,
-        question: bool,
+        self, tower: LazyTower, windows: Iterable[list[list[int]]], *, question: bool
     ) -> Vectors:
         texts = "questions" if question else "passages"
         has_warned = tower.tokenizer.cut[texts] > 0
+        count = 0
         parts = []
-        for start in range(0, count, WINDOW_ROWS):
-            sequences = tokenize(slice(start, start + WINDOW_ROWS))
+        for sequences in windows:
+            count += len(sequences)
             parts.append(self._encode_window(tower, sequences, question=question))
         cut = tower.tokenizer.cut[texts]
         if cut and not has_warned:
@@ -192,19 +186,22 @@ class BiEncoder(Encoder):
         self, tower: LazyTower, sequences: list[list[int]], *, question: bool
     ) -> Vectors:
         """The vectors of some texts on the CPU; a GPU is parallel inside one batch."""
-        on_cpu = tower.device == "cpu"
-        in_order = self._pool.map if on_cpu else map
+        network = tower.network
 
-        def reported(
-            run: Callable[[list[int]], Vectors], batches: list[list[int]]
-        ) -> Iterator[Vectors]:
-            computed = in_order(torch.inference_mode()(run), batches)
-            for rows, vectors in zip(batches, computed, strict=True):
-                self._report(len(rows))
-                yield vectors.cpu()
+        @torch.inference_mode()
+        def run(rows: list[int]) -> Vectors:
+            return network([sequences[row] for row in rows], question=question).cpu()
 
-        limits = (self.batch_size, CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS)
-        return tower.network.encode(sequences, limits, question=question, map_batches=reported)
+        limits = (self.batch_size, GPU_BATCH_TOKENS)
+        map_batches: Callable[..., Iterable[Vectors]] = map
+        if tower.device == "cpu":
+            limits = (self.batch_size, CPU_BATCH_TOKENS)
+            map_batches = self._pool.map
+        lengths = list(map(len, sequences))
+        parts, order = run_by_length(
+            run, lengths, limits, map_batches=map_batches, done=self._report
+        )
+        return Vectors.joined(parts).take(order)
 
 
 @dataclass(eq=False)
@@ -232,6 +229,12 @@ class LazyTower:
                     self.settings, device=self.device, train=False, precision=self.precision
                 ).requires_grad_(False)
             return self._network
+
+
+def _windows(count: int) -> Iterator[slice]:
+    """The places of the texts that are sorted by length together."""
+    for start in range(0, count, WINDOW_ROWS):
+        yield slice(start, start + WINDOW_ROWS)
 
 
 def _read_sides(

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rag.core.errors import ArtifactError
-from rag.runtime.backbone import pool
 from rag.runtime.model_files import read_tensors
 from retrievers.encoders.settings import TOKENS, EncoderSettings, HeadLayer
 from retrievers.encoders.vectors import Vectors
@@ -78,8 +77,20 @@ class Head(nn.Module):
             tokens = Vectors.of_tokens(hidden.float(), mask.bool())
             return Vectors(self._finish(self._transform(tokens.values)), tokens.lengths)
         if self.on_tokens:
-            return Vectors(self._finish(pool(self._transform(hidden.float()), mask, self.pooling)))
-        return Vectors(self._finish(self._transform(pool(hidden, mask, self.pooling))))
+            return Vectors(self._finish(self._pool(self._transform(hidden.float()), mask)))
+        return Vectors(self._finish(self._transform(self._pool(hidden, mask))))
+
+    def _pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """One vector (n, H) fp32 of each text: that of the first token, of the last, or the mean,
+        which is zero for a text without tokens.
+        """
+        if self.pooling == "cls":
+            return hidden[:, 0].float()
+        if self.pooling == "lasttoken":
+            rows = torch.arange(len(hidden), device=hidden.device)
+            return hidden[rows, mask.sum(1) - 1].float()
+        weights = mask.unsqueeze(-1).float()  # (n, L, 1)
+        return (hidden.float() * weights).sum(1) / weights.sum(1).clamp(min=1)
 
     def _transform(self, x: Tensor) -> Tensor:
         for layer in self.layers:

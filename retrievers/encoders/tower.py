@@ -4,7 +4,7 @@ inference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -153,19 +153,17 @@ class Tower(nn.Module):
         limits: tuple[int, int],
         *,
         question: bool = False,
-        map_batches: Callable[..., Iterable[Vectors]] = map,
     ) -> Vectors:
         """Vectors of many token sequences, in order; differentiable unless grad is off.
 
         Args:
             limits: most texts and most tokens that go through the network at once.
-            map_batches: applies a function to batches, such as the `map` of a pool of threads.
         """
 
         def run(rows: list[int]) -> Vectors:
             return self([texts[row] for row in rows], question=question)
 
-        parts, order = run_by_length(run, list(map(len, texts)), limits, map_batches=map_batches)
+        parts, order = run_by_length(run, list(map(len, texts)), limits)
         return Vectors.joined(parts).take(order)
 
     def bare(

@@ -14,8 +14,8 @@ from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.data.examples import Example
 from rag.metrics.calibration import measure_calibration
-from readers.answer import Ranked
 from readers.confidence import (
+    Ranked,
     fit_calibration,
     fit_chance,
     likelihoods,

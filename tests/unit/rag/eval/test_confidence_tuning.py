@@ -10,8 +10,7 @@ from rag.core.log import Timer
 from rag.core.types import Answer, AnswerSet, Hit, Passage, Question, SearchResult
 from rag.eval.confidence_tuning import tune_confidence
 from rag.eval.settings import EvaluationSettings
-from readers.answer import AnswerFeatures, Ranked, Span
-from readers.confidence import likelihoods
+from readers.confidence import AnswerFeatures, Ranked, Span, likelihoods
 from readers.manifest import Calibration
 from readers.protocols import Reader, ReadRequest
 from tests.support.messages import refusal

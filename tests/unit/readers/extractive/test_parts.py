@@ -11,8 +11,7 @@ import torch
 
 from rag.core.errors import ConfigError, DataError
 from rag.runtime.hardware import precisions
-from readers.answer import Span
-from readers.confidence import fit_calibration
+from readers.confidence import Span, fit_calibration
 from readers.extractive.files import (
     WORD_EMBEDDINGS,
     load_int8,

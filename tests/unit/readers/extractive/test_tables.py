@@ -6,8 +6,8 @@ import pytest
 
 from rag.core.types import Passage
 from rag.data.table_text import table_rows
+from readers.extractive.ranking import TableMatch
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.tables import TableMatch
 from readers.words import content_words
 from tests.support.reading import read_one, with_settings
 

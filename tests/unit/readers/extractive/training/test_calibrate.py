@@ -8,8 +8,7 @@ import pytest
 from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example
-from readers.answer import AnswerFeatures, Ranked, Span
-from readers.confidence import likelihoods
+from readers.confidence import AnswerFeatures, Ranked, Span, likelihoods
 from readers.extractive.training.calibrate import Case, fit_and_measure, weigh
 from tests.support.messages import refusal
 
