@@ -101,7 +101,6 @@ def answer_questions(
     search: Searcher,
     reader: Reader | None,
     first_results: Sequence[SearchResult] | None = None,
-    index_version: str = "",
     timer: dict[str, float] | None = None,
     failures: list[ReaderError] | None = None,
 ) -> list[Outcome]:
@@ -143,7 +142,7 @@ def answer_questions(
         raise errors[0]
     outcomes = []
     for state, last in zip(states, finished, strict=True):
-        answers = replace(last, index_version=index_version, timings_ms=timings)
+        answers = replace(last, timings_ms=timings)
         short = replace(answers, answers=answers.answers[: options.n_best])
         shown = reader.present(answers, options.n_best)
         outcomes.append(Outcome(state, short, shown, timings))

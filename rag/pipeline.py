@@ -452,14 +452,7 @@ class Pipeline:
                     self._require_open()
                     return self._search(queries, top_k, timer, selected)
 
-            outcomes = answer_questions(
-                texts,
-                options,
-                search=search,
-                reader=reader,
-                index_version=self.index_version,
-                timer=timer,
-            )
+            outcomes = answer_questions(texts, options, search=search, reader=reader, timer=timer)
         reason = "no passage has a word of it"
         if filter:
             reason = "no passage that meets the filter has a word of it"
@@ -492,8 +485,10 @@ class Pipeline:
         See `ask`.
         """
         outcomes = self.answer(questions, AnswerOptions(**options), filter=filter)
+        version = self.index_version
         # All of them have answers: `answer` needs a reader.
-        return [outcome.shown for outcome in outcomes if outcome.shown is not None]
+        shown = [outcome.shown for outcome in outcomes if outcome.shown is not None]
+        return [replace(answers, index_version=version) for answers in shown]
 
     def verify(
         self,

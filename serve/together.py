@@ -5,13 +5,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import zip_longest
 from operator import itemgetter
-from typing import Any, Unpack
+from typing import Any
 
-from rag.answering import AskOptions
 from rag.core.errors import ArtifactError, RetrievalError
 from rag.core.files import fingerprint
 from rag.core.log import Timer, get_logger
-from rag.core.types import AnswerSet, FirstStage, SearchResult
+from rag.core.types import FirstStage, SearchResult
 from rag.data.filters import Filter, FilterError, parse_filter
 from rag.pipeline import FilterLike, Pipeline
 from retrievers.protocols import Selected
@@ -88,16 +87,8 @@ class Together(Pipeline):
 
     @property
     def index_version(self) -> str:
-        """Short hash of the versions of all indexes that were searched."""
+        """Short hash of the versions of all indexes that were searched; known after a search."""
         return fingerprint(self._versions)[:12]
-
-    def ask_many(
-        self, questions: Sequence[str], *, filter: FilterLike = None, **options: Unpack[AskOptions]
-    ) -> list[AnswerSet]:
-        """See `Pipeline.ask_many`."""
-        answer_sets = super().ask_many(questions, filter=filter, **options)
-        # Only now it is known which versions were searched.
-        return [replace(answers, index_version=self.index_version) for answers in answer_sets]
 
     def _select(self, filter: FilterLike, timer: Timer) -> Selected:
         # A shelf selects among its passages.

@@ -72,6 +72,8 @@ _KIND_OF_NAME = {
     "makefile": "code",
     "dockerfile": "code",
 }
+# HotpotQA's abstracts, and others of WikiExtractor's --json.
+_WIKI_FILE = re.compile(r"wiki_\d+$")
 _MANUAL_SECTION = re.compile(r"\.[1-9][a-z]{0,3}")
 
 _COMPRESSED_SUFFIXES = (".gz", ".bz2", ".zst", ".xz")
@@ -264,3 +266,31 @@ def is_text(head: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return bool(text.strip()) and re.search("[\0-\x07]", text) is None
+
+
+def format_of_file(path: Path, *, is_alone: bool) -> str | None:
+    """The format of a file in a corpus by its name, else by its first bytes; None if neither tells.
+
+    Args:
+        is_alone: it was given by itself, and is no file among others of a folder.
+    """
+    name = strip_compression(path.name)
+    if _WIKI_FILE.search(name):
+        return "jsonl"
+    by_name = record_format_by_name(name)
+    if by_name is not None:
+        return by_name
+    if kind_by_name(name):
+        return DOCUMENTS
+    try:
+        with open_binary(path) as stream:
+            head = head_of(stream)
+    except DataError:
+        # Its conversion says what is wrong with it.
+        return DOCUMENTS
+    by_content = record_format(head, name)
+    # A tab alone says little about a text.
+    is_trusted = is_alone or by_content != "tsv"
+    if by_content in RECORD_FORMATS and is_trusted:
+        return by_content
+    return DOCUMENTS if is_text(head) or b"%PDF-" in head[:1024] else None

@@ -85,7 +85,6 @@ class System:
             search=self._search_alone,
             reader=self.reader,
             first_results=first_results,
-            index_version=str(self.identity.get("index_version", "")),
             failures=failures,
         )
 

@@ -1,7 +1,6 @@
 """Sources of a corpus: files, folders, data sets."""
 
 import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +17,7 @@ from rag.data.formats import (
     DOCUMENTS,
     RECORD_FORMATS,
     find_in_folder,
-    head_of,
-    is_text,
-    kind_by_name,
-    open_binary,
-    record_format,
-    record_format_by_name,
+    format_of_file,
     strip_compression,
 )
 from rag.data.metadata import groups_of
@@ -49,8 +43,6 @@ _IGNORE_FILE = ".ragignore"
 # In a folder: the groups that may read what is in it and below, a group on every line.
 _RIGHTS_FILE = ".rights"
 _ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar")
-# HotpotQA's abstracts, and others of WikiExtractor's --json.
-_WIKI_FILE = re.compile(r"wiki_\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +139,7 @@ def _format_of_input(path: str, format: str) -> str:
     """The format of a file that was given by itself."""
     if format != "auto":
         return format
-    likely = _format_of(Path(path), is_alone=True)
+    likely = format_of_file(Path(path), is_alone=True)
     if likely is not None:
         return likely
     if _is_archive(path):
@@ -158,29 +150,6 @@ def _format_of_input(path: str, format: str) -> str:
         f"{path}: its format cannot be guessed from its name or its first bytes",
         hint=f"say which it is with format: {', '.join(CORPUS_FORMATS)}",
     )
-
-
-def _format_of(path: Path, *, is_alone: bool) -> str | None:
-    name = strip_compression(path.name)
-    if _WIKI_FILE.search(name):
-        return "jsonl"
-    by_name = record_format_by_name(name)
-    if by_name is not None:
-        return by_name
-    if kind_by_name(name):
-        return DOCUMENTS
-    try:
-        with open_binary(path) as stream:
-            head = head_of(stream)
-    except DataError:
-        # Its conversion says what is wrong with it.
-        return DOCUMENTS
-    by_content = record_format(head, name)
-    # A tab alone says little about a text.
-    is_trusted = is_alone or by_content != "tsv"
-    if by_content in RECORD_FORMATS and is_trusted:
-        return by_content
-    return DOCUMENTS if is_text(head) or b"%PDF-" in head[:1024] else None
 
 
 class _Folder:
@@ -267,7 +236,7 @@ class _Folder:
                 self._left_out["links to files that are read"].append(name)
                 continue
             read.add(target)
-            format = _format_of(path, is_alone=False)
+            format = format_of_file(path, is_alone=False)
             if format is None and _is_archive(path.name):
                 format = "archives are not unpacked"
             # A link out of the folder may lead to files that nobody wants indexed.
