@@ -371,9 +371,7 @@ class Pipeline:
             DataError: a query is empty.
         """
         texts = check_questions(queries, top_k)
-        with self._lock:
-            self._require_open()
-            return self._search(texts, int(top_k), timer, self._select(filter, timer))
+        return self._search(texts, int(top_k), timer, self._select(filter, timer))
 
     def retrieve(
         self, question: str, top_k: int = 20, *, filter: FilterLike = None
@@ -388,25 +386,29 @@ class Pipeline:
         return [result.passages for result in self.search(questions, top_k, filter=filter)]
 
     def _select(self, filter: FilterLike, timer: Timer) -> Selected:
-        conditions = parse_filter(filter)
-        readable = self.readable
-        if conditions is None:
-            return None if readable is None else readable.rows
-        with stage(timer, "filter"):
-            return self.index.select(conditions, readable)
+        with self._lock:
+            self._require_open()
+            conditions = parse_filter(filter)
+            readable = self.readable
+            if conditions is None:
+                return None if readable is None else readable.rows
+            with stage(timer, "filter"):
+                return self.index.select(conditions, readable)
 
     def _search(
         self, queries: Sequence[str], top_k: int, timer: Timer, selected: Selected
     ) -> list[SearchResult]:
-        hit_lists, path_lists = self.retriever.search_paths(
-            queries, top_k, timer=timer, selected=selected
-        )
-        check_lists(queries, hit_lists, path_lists, selected)
-        results = []
-        with stage(timer, "fetch_passages"):
-            for query, hits, paths in zip(queries, hit_lists, path_lists, strict=True):
-                fetched = [self._fetch(path.hits) for path in paths]
-                results.append(SearchResult(query, self._fetch(hits), fetched))
+        with self._lock:
+            self._require_open()
+            hit_lists, path_lists = self.retriever.search_paths(
+                queries, top_k, timer=timer, selected=selected
+            )
+            check_lists(queries, hit_lists, path_lists, selected)
+            results = []
+            with stage(timer, "fetch_passages"):
+                for query, hits, paths in zip(queries, hit_lists, path_lists, strict=True):
+                    fetched = [self._fetch(path.hits) for path in paths]
+                    results.append(SearchResult(query, self._fetch(hits), fetched))
         check_results(queries, results)
         return results
 
@@ -442,16 +444,9 @@ class Pipeline:
         texts = check_questions(questions, options.top_k, options.n_best)
         timer: dict[str, float] = {}
         with self._reading:
-            with self._lock:
-                self._require_open()
-                selected = self._select(filter, timer)
+            selected = self._select(filter, timer)
             reader = self._require_reader()
-
-            def search(queries: Sequence[str], top_k: int, timer: Timer) -> list[SearchResult]:
-                with self._lock:
-                    self._require_open()
-                    return self._search(queries, top_k, timer, selected)
-
+            search = partial(self._search, selected=selected)
             outcomes = answer_questions(texts, options, search=search, reader=reader, timer=timer)
         reason = "no passage has a word of it"
         if filter:

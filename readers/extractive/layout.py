@@ -222,30 +222,74 @@ class RowScores:
         self.relevances = np.zeros(rows, np.float32)
         self.words = np.full((rows, 2), -np.inf, np.float32)
 
+    def enter(
+        self,
+        numbers: Int64,
+        ids: torch.Tensor,
+        text: torch.Tensor,
+        logits: Logits,
+        *,
+        continues: torch.Tensor,
+        max_tokens: int,
+    ) -> None:
+        """Enter what a network says of some rows; their best spans consist of whole words.
+
+        Args:
+            numbers, ids, text, logits: see `map_rows`.
+            continues: (V,) bool whether a token continues a word.
+            max_tokens: of a span.
+        """
+        start = logits.start.float().cpu()
+        end = logits.end.float().cpu()
+        is_inside_word = continues[ids] & text
+        is_word_end = ~torch.nn.functional.pad(is_inside_word[:, 1:], (0, 1))
+        spans, starts, ends = best_spans(
+            start,
+            end,
+            text & ~is_inside_word,
+            text & is_word_end,
+            max_tokens,
+            self.spans.shape[1],
+        )
+        # A short row has fewer spans.
+        columns = np.s_[numbers, : spans.shape[1]]
+        self.spans[columns] = spans.numpy()
+        self.starts[columns] = starts.numpy()
+        self.ends[columns] = ends.numpy()
+        self.nulls[numbers] = (start[:, 0] + end[:, 0]).numpy()
+        if logits.relevance is not None:
+            self.relevances[numbers] = logits.relevance.float().cpu().numpy()
+        if logits.words is not None:  # once as a start and once as an end logit
+            self.words[numbers] = 2.0 * logits.words.float().cpu().numpy()
+
 
 def map_rows(
     model: LogitsModel,
     template: PairTemplate,
     rows: Sequence[Row],
-    use: Callable[[list[int], torch.Tensor, torch.Tensor, Logits], None],
+    numbers: Int64,
+    use: Callable[[Int64, torch.Tensor, torch.Tensor, Logits], None],
     *,
     device: str = "cpu",
 ) -> None:
-    """Run all rows, longest first, in even batches of about `model.batch_tokens` tokens.
+    """Run the rows with these numbers, longest first, in even batches of about `model.batch_tokens`
+    tokens.
 
     Args:
         use: called for each batch of r rows, in any order and possibly from several threads, with
-            the rows' numbers, token ids (r, L), a mask of text tokens (r, L) bool, and the logits.
+            the rows' numbers (r,), token ids (r, L), a mask of text tokens (r, L) bool, and the
+            logits.
     """
 
     @torch.inference_mode()
     def run(part: list[int]) -> None:
-        ids, mask, types, text = row_tensors(template, [rows[number] for number in part])
-        use(part, ids, text, model.logits(ids.to(device), mask.to(device), types.to(device)))
+        batch = numbers[part]
+        ids, mask, types, text = row_tensors(template, [rows[number] for number in batch])
+        use(batch, ids, text, model.logits(ids.to(device), mask.to(device), types.to(device)))
 
     # Batches of nearly equal size, a multiple of the workers in number: all workers end at nearly
     # the same time.
-    lengths = [len(row.ids) for row in rows]
+    lengths = [len(rows[number].ids) for number in numbers]
     workers = 1 if model.pool is None else torch.get_num_threads()
     count = max(1, workers * -(-sum(lengths) // (workers * model.batch_tokens)))
     batch_tokens = sum(lengths) // count + max(lengths, default=0) // 2

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from rag.core.arrays import Float32, Float64
+from rag.core.arrays import Float32, Float64, Int64
 from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
 from readers.extractive.layout import map_rows
@@ -49,14 +49,14 @@ def span_log_likelihood(
     rows = [row for row in read.rows if spans[row.group]]
     logs = np.full((3, len(rows)), -np.inf)  # of the answers, of all starts and of all ends
 
-    def enter(batch: list[int], _: torch.Tensor, text: torch.Tensor, logits: Logits) -> None:
+    def enter(batch: Int64, _: torch.Tensor, text: torch.Tensor, logits: Logits) -> None:
         unseen = ~text
         unseen[:, 0] = False  # [CLS]
         start = logits.start.double().cpu()
         end = logits.end.double().cpu()
         logs[1, batch] = start.masked_fill(unseen, float("-inf")).logsumexp(1).numpy()
         logs[2, batch] = end.masked_fill(unseen, float("-inf")).logsumexp(1).numpy()
-        for place, number in enumerate(batch):
+        for place, number in enumerate(batch.tolist()):
             row = rows[number]
             answer = torch.tensor(spans[row.group]) + row.text_from - row.first_token  # (A, 2)
             # Those that this window of the passage has.
@@ -64,7 +64,8 @@ def span_log_likelihood(
             scores = start[place, answer[:, 0]] + end[place, answer[:, 1]]
             logs[0, number] = scores.logsumexp(0)
 
-    map_rows(reader.model, reader.template, rows, enter, device=reader.device)
+    numbers = np.arange(len(rows))
+    map_rows(reader.model, reader.template, rows, numbers, enter, device=reader.device)
     # Windows of a passage share its softmax.
     sums = np.full((3, len(read.pairs)), -np.inf)
     groups = [row.group for row in rows]

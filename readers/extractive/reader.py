@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,13 +26,12 @@ from readers.confidence import Ranked, likelihoods
 from readers.extractive.files import load_parts
 from readers.extractive.layout import (
     RowScores,
-    best_spans,
     continuations,
     map_rows,
     pair_template,
     tokenize_texts,
 )
-from readers.extractive.model import FastSpanModel, Logits, LogitsModel
+from readers.extractive.model import FastSpanModel, LogitsModel
 from readers.extractive.ranking import PassageRows, QuestionRanker
 from readers.extractive.settings import EFFORTS, ReaderSettings
 from readers.manifest import Calibration
@@ -249,38 +249,13 @@ class ExtractiveReader(Reader):
         return PassageRows(questions, pairs, read, texts, rows, owners, unread)
 
     def _score(self, rows: PassageRows, numbers: Int64) -> None:
-        """Run the network over the rows with these numbers, and enter what it says of them.
-
-        The best spans of a row consist of whole words.
-        """
-        scores = rows.scores
-        continues = torch.from_numpy(self._continues)
-
-        def enter(batch: list[int], ids: torch.Tensor, text: torch.Tensor, logits: Logits) -> None:
-            places = numbers[batch]
-            start = logits.start.float().cpu()
-            end = logits.end.float().cpu()
-            is_inside_word = continues[ids] & text
-            is_word_end = ~torch.nn.functional.pad(is_inside_word[:, 1:], (0, 1))
-            may_start = text & ~is_inside_word
-            may_end = text & is_word_end
-            longest = self.settings.max_answer_tokens
-            spans, starts, ends = best_spans(
-                start, end, may_start, may_end, longest, self._spans_per_row
-            )
-            # A short row has fewer spans.
-            columns = np.s_[places, : spans.shape[1]]
-            scores.spans[columns] = spans.numpy()
-            scores.starts[columns] = starts.numpy()
-            scores.ends[columns] = ends.numpy()
-            scores.nulls[places] = (start[:, 0] + end[:, 0]).numpy()
-            if logits.relevance is not None:
-                scores.relevances[places] = logits.relevance.float().cpu().numpy()
-            if logits.words is not None:  # once as a start and once as an end logit
-                scores.words[places] = 2.0 * logits.words.float().cpu().numpy()
-
-        selected = [rows.rows[number] for number in numbers]
-        map_rows(self.model, self.template, selected, enter, device=self.device)
+        """Run the network over the rows with these numbers, and enter what it says of them."""
+        enter = partial(
+            rows.scores.enter,
+            continues=torch.from_numpy(self._continues),
+            max_tokens=self.settings.max_answer_tokens,
+        )
+        map_rows(self.model, self.template, rows.rows, numbers, enter, device=self.device)
 
 
 def retrieval_ranks(rows: PassageRows, retrieval: ScoreLists) -> Int64:
