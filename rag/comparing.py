@@ -138,6 +138,10 @@ _UNITS = _table(
 )
 # What stands behind a number with its unit and goes on in a smaller one: "6 ft 2 in", "2 h and 5 min".
 _PART = re.compile(r"\.?(?:,|,? and)?[\s-]*(?P<digits>\d+(?:\.\d+)?)[¼-¾]?[\s-]*(?P<unit>[a-z]+)")
+# "6'2"", "6-foot-2".
+_FEET = re.compile(
+    r"(?<=\d)(?:\s?['’′]\s?|-foot-)(\d{1,2}(?:\.\d+)?)(?![\d.])(?:[\"”″]|[\s-]?in(?:ch(?:es)?)?\b)?"
+)
 # Units that say something else where they stand alone.
 _OF_PARTS = {"length in": "inch", "time m": "min"}
 # Of a question; the forms take long for many names.
@@ -298,7 +302,7 @@ def _quantity(text: str) -> Value | None:
         >>> _quantity("2 h 30 min")
         ('time', 9000.0)
     """
-    text = text.replace(" per ", "/")
+    text = _FEET.sub(r" ft \1 in", text.replace(" per ", "/"))
     found = _NUMBER.search(text)
     if found is None or found["minus"] or found["range"] or "below sea" in text:
         return None

@@ -29,7 +29,7 @@ TOKENS = {
     "rag/cli": (11_000, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
     "rag/core": (5_455, 4_200),
-    "rag/data": (57_800, 41_000),
+    "rag/data": (57_830, 41_000),
     "rag/docs": (180, 200),
     # One table of figures; what a run cannot be judged by is refused, what is left out is noted; runs of
     # three columns.
@@ -48,7 +48,7 @@ TOKENS = {
     "retrievers": (49_060, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_450, 16_000),
-    "tests": (316_500, 200_000),
+    "tests": (316_900, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

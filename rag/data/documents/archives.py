@@ -118,7 +118,14 @@ def open_document(data: bytes) -> Content:
     if body.tag == f"{_OFFICE}spreadsheet":
         pieces, beside = _sheets(body, reader)
     else:
-        pieces = _text(body, reader)
+        pieces = []
+        source = reader.block(body)
+        for kind, group in groupby(html.pieces_of(source), lambda piece: piece.kind):
+            if kind == "code":
+                # Each line of code is a paragraph.
+                pieces.append(Piece(kind, "\n".join(line.text for line in group)))
+            else:
+                pieces += group
         title = title or first_heading(pieces)
         beside = _beside_text(body, styles)
     beside["hidden texts"] = reader.n_hidden
@@ -138,18 +145,6 @@ def _parts(data: bytes) -> tuple[Element, Element, Element]:
             for name in ("content.xml", "styles.xml", "meta.xml")
         )
     return content, styles, meta
-
-
-def _text(body: Element, reader: "_OpenDocument") -> list[Piece]:
-    pieces: list[Piece] = []
-    source = reader.block(body)
-    for kind, group in groupby(html.pieces_of(source), lambda piece: piece.kind):
-        if kind == "code":
-            # Each line of code is a paragraph.
-            pieces.append(Piece(kind, "\n".join(line.text for line in group)))
-        else:
-            pieces += group
-    return pieces
 
 
 def _sheets(body: Element, reader: "_OpenDocument") -> tuple[list[Piece], Counter[str]]:

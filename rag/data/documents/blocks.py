@@ -28,11 +28,14 @@ _LINES = ("item", "row")
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200b\u2060\ufeff\ufffe\ud800-\udfff]"
 )
-# Titles that programs give to files without any; reportlab's are in parentheses.
+# Titles that programs give to files without any (reportlab's are in parentheses), such as the name of
+# another file.
 _GENERATED_TITLE = re.compile(
-    r"\W*(?:anonymous|unspecified|untitled(?:[ -](?:document|presentation|spreadsheet))?(?: ?\d+)?|"
+    r"\W*(?:anonymous|unspecified|(?:new )?(?:document|page)|"
+    r"untitled(?:[ -](?:document|presentation|spreadsheet))?(?: ?\d+)?|"
     r"(?:document|dokument|presentation|präsentation|book|mappe)\d+|word document|"
-    r"powerpoint[ -](?:presentation|präsentation)|microsoft (?:word|powerpoint|excel) - .*)\W*",
+    r"powerpoint[ -](?:presentation|präsentation)|slide 1|microsoft (?:word|powerpoint|excel)(?: - .*)?|"
+    r".*\.(?:docx?|rtf|tex|dvi|indd|qxd|ps|pdf|fm|html?))\W*",
     re.IGNORECASE,
 )
 # What the first section of a document is called, and never the document.
@@ -152,7 +155,7 @@ def _after_breaks(text: str, cleaned: str) -> Iterator[int]:
 
 def first_heading(pieces: Iterable[Piece]) -> str:
     """The text of the first heading, as a title; "" if there is none, or if it names the first of
-    several sections ("1. Overview") and nothing above them.
+    several sections ("1. Overview") and nothing above them, or if a program made it up.
     """
     headings = [piece for piece in pieces if piece.kind == "heading"]
     if not headings:
@@ -161,7 +164,7 @@ def first_heading(pieces: Iterable[Piece]) -> str:
     n_sections = sum(heading.level <= first.level for heading in headings)
     if n_sections > 1 and _FIRST_SECTION.match(first.text):
         return ""
-    return first.text
+    return stated_title(first.text)
 
 
 def not_read(counts: Mapping[str, int]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from rag.data.documents.blocks import Content, Piece, Unreadable, clean
+from rag.data.documents.blocks import Content, Piece, Unreadable, clean, stated_title
 from rag.data.documents.plain import with_line_feeds
 from rag.data.metadata import GROUPS_FIELD, is_groups
 from rag.data.table_text import quoted
@@ -105,7 +105,7 @@ def add_fields(content: Content, front_matter: str) -> Content:
         note = "the front matter is no YAML: its fields are not read"
         title = _title(front_matter) or content.title
         return replace(content, title=title, notes=[*content.notes, note])
-    title = _text_of(fields.pop("title", "")) or content.title
+    title = stated_title(_text_of(fields.pop("title", ""))) or content.title
     pieces = list(content.pieces)
     names = [name for name in fields if name != GROUPS_FIELD]
     if names:

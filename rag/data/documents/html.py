@@ -19,6 +19,7 @@ from rag.data.documents.numerals import exponent_mark, numeral
 
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _SKIPPED = {
+    "del",
     "script",
     "style",
     "noscript",
@@ -159,6 +160,8 @@ def pieces_of(text: str) -> list[Piece]:
 def pandoc_page(text: str, *, has_title: bool) -> Content:
     """A page that pandoc wrote; with `has_title` its title is the first heading, too."""
     tree = _parsed(text)
+    # What is struck through, not deleted.
+    tree.unwrap_tags(["del"])
     title_node = tree.css_first("#title-block-header .title")
     title = "" if title_node is None else clean(title_node.text())
     for part in tree.css("#title-block-header"):
@@ -221,9 +224,6 @@ class _Walk:
             self._inline.append(node.text_content or "")
         # Comments begin with a hyphen, too.
         if tag in _SKIPPED or tag.startswith("-") or _is_hidden(node):
-            return
-        # Renderers write what is struck through so.
-        if tag == "del" and self._is_page:
             return
         is_block = tag in _BLOCKS
         if is_block:

@@ -47,6 +47,12 @@ _CODE_STYLES = ("html preformatted", "plain text", "preformatted text")
 _MAX_BASES = 10
 # Kinds of numbers in lists, as `numeral` calls them.
 _NUMERALS = {"lowerLetter": "a", "upperLetter": "A", "lowerRoman": "i", "upperRoman": "I"}
+_HIDING_STYLES = "w:style[w:rPr/w:vanish[not(@w:val='0' or @w:val='false')]]/@w:styleId"
+# Those of a style, and those in rows.
+_HIDDEN_RUNS = (
+    ".//w:r[not(w:rPr/w:vanish)][ancestor::w:tr/w:trPr/w:hidden or w:rPr/w:rStyle/@w:val='{0}'"
+    " or ancestor::w:p/w:pPr/w:pStyle/@w:val='{0}']"
+)
 _HIDDEN_SHAPES = ".//*[*/p:cNvPr[@hidden='1' or @hidden='true']]"
 # Date, footer and number, which are the same on every slide.
 _FOOTERS = (13, 15, 16)
@@ -70,6 +76,10 @@ class _WordReader:
     def __init__(self, document: Any) -> None:
         self.document = document
         self.body = document.element.body
+        # What a row or a style hides, as if it were hidden by itself.
+        for style in ("", *document.styles.element.xpath(_HIDING_STYLES)):
+            for run in self.body.xpath(_HIDDEN_RUNS.format(style)):
+                run.get_or_add_rPr().get_or_add_vanish()
         self._numbering = _Numbering(self._related("numbering"))
         # By the tag and the id of what refers to them.
         self._notes: dict[tuple[str, str], str] = {}

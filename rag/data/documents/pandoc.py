@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rag.data.documents import html, plain
-from rag.data.documents.blocks import Content, Unreadable
+from rag.data.documents.blocks import Content, Unreadable, not_read
 
 _TIMEOUT_S = 60
 _VERSION_TIMEOUT_S = 5
@@ -44,7 +44,10 @@ def read(data: bytes, kind: str) -> Content:
         return _read_manual_page(program, data)
     if kind == "asciidoc":
         data = _UNDERLINED.sub(_on_one_line, _INCLUDE.sub(b"", data))
-    return _run(program, kind, data)
+    content = _run(program, kind, data)
+    if kind == "ipynb":
+        return replace(content, notes=not_read({"outputs": data.count(b'"output_type"')}))
+    return content
 
 
 def latex(source: str) -> Content:

@@ -42,10 +42,6 @@ _ENTRY = re.compile(r"([•▪◦‣●○■□–\-*·]|\(?\d{1,3}[.)]|\(?[a-z
 _SENTENCE_ENDS = ".:;!?"
 # The share of a page's height, above and below, in which running heads and feet stand.
 _MARGIN = 0.12
-_TITLE_JUNK = re.compile(
-    r"\.(docx?|rtf|tex|dvi|indd|qxd|ps|pdf|fm|html?)$|^(untitled|microsoft word|slide 1)",
-    re.IGNORECASE,
-)
 _MAX_HEADING_CHARS = 160
 _MAX_BOLD_HEADING_CHARS = 80
 _MAX_HEADING_LINES = 3
@@ -105,7 +101,7 @@ def pdf(data: bytes) -> Content:
     if len(outline) < 2 or _mark_outline(lines, outline) < 0.3 * len(outline):
         _mark_by_size(lines)
     title = stated_title(document.get_metadata_value("Title"))
-    if not title or _TITLE_JUNK.search(title):
+    if not title:
         title = _title_by_size(lines)
     return Content(title, list(_pieces(lines, labels)), notes, scanned=scanned)
 

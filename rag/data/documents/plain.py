@@ -16,9 +16,25 @@ _BYTE_ORDER_MARKED = ("utf-8-sig", "utf-16", "utf-32")
 _DECLARED = re.compile(rb"""(?:charset|encoding|coding)\s*[=:]\s*["']?\s*([A-Za-z][\w.:-]+)""")
 # Of letters beyond ASCII: more is no Western European text.
 _LATIN_SHARE = 0.5
-# Words of another alphabet, which ASCII's letters in tags may outnumber; the Polish letters that
-# are a sign in Windows-1252; binary data.
-_NOT_WESTERN = re.compile(r"[^\W\d_a-zA-Z]{5}|[a-z][³¿][a-z]|[\0-\x08]")
+# Words of another alphabet, which ASCII's letters in tags may outnumber; letters of DOS and of old
+# Macs, which are signs in Windows-1252; binary data.
+_NOT_WESTERN = re.compile(r"[^\W\d_a-zA-Z]{5}|[a-z][‚„”ŽŠŸ‡†‰ˆ][a-z]|[\0-\x08]")
+# What the letters of Central European, Baltic, Romanian and Turkish code pages are in Windows-1252,
+# beside letters that no Western European language writes beside them, or only in names.
+_MISREAD = re.compile(
+    r"[a-z][³¹¿¾±¶º¼][a-z]|[eouahp]¾|(?<![\dn])[ªº][a-z]"
+    # Czech, Slovak, Croatian, Slovene, Polish.
+    r"|è[eíáùúòzk]|[ae]è|ì[jiekzøhvîèò]|[veoa]ì[a-z]|ø[íáèù]|[ayz]ø|[kevzj]ù|ù[vzjè¾]"
+    r"|[šž].{0,20}[øìèùò]|[øìèùò].{0,20}[šž]|iæ\b|[oy]æ|ê[dkgz]|[jw]ê|ñ[sck]"
+    # Hungarian, where Estonian has no letter with an acute, and Portuguese an "e" behind.
+    r"|[áéíóú][^õ]{0,40}õ(?!e)|û[kdvgzpbjhfí]|[zyjkvg]û"
+    # Romanian, Turkish, Lithuanian, Latvian.
+    r"|ã[rtmlcdpugvbfj]|ç[etijrldnskzgbvpmýü]|ð[ýü]|[zycvgþð]ý|ý[zycvþ]"
+    r"|þ.{0,20}[øëã]|[øëã].{0,20}þ|[kpmztj]ð|þ[tlmksdnzc]|[eopkbcvhz]þ|î[bgkvjzp]|â[jzkv]|[kzj]â",
+    re.IGNORECASE,
+)
+# Of letters beyond ASCII; names of other languages are rarer.
+_MISREAD_SHARE = 0.02
 
 _EMPTY_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 _UNDERLINE = re.compile(r"([=\-~^*#])\1{2,}\s*\Z")
@@ -73,7 +89,9 @@ def decode(data: bytes) -> tuple[str, list[str]]:
 def _is_western_european(text: str) -> bool:
     letters = "".join(filter(str.isalpha, text))
     n_beyond_ascii = len(letters) - len(letters.encode("ascii", "ignore"))
-    return n_beyond_ascii < _LATIN_SHARE * len(letters) and not _NOT_WESTERN.search(text)
+    if n_beyond_ascii >= _LATIN_SHARE * len(letters) or _NOT_WESTERN.search(text):
+        return False
+    return len(_MISREAD.findall(text)) <= _MISREAD_SHARE * n_beyond_ascii
 
 
 def text(source: str) -> Content:
@@ -160,15 +178,18 @@ def markdown(source: str) -> Content:
 def _parser() -> Any:
     parser = require("markdown_it", "docs").MarkdownIt("commonmark", {"html": True})
     # A tag within a line may be no HTML at all ("Vec<T>"), and that of a block may never be closed.
-    parser.add_render_rule("html_inline", _break_line)
+    parser.add_render_rule("html_inline", _inline_tag)
     parser.add_render_rule("html_block", _close_block)
     # No target of a link is shown.
     parser.normalizeLink = str
     return parser.enable(["table", "strikethrough"])
 
 
-def _break_line(_: Any, tokens: Any, number: int, *rest: Any) -> str:
-    return " " if tokens[number].content.startswith("<br") else ""
+def _inline_tag(_: Any, tokens: Any, number: int, *rest: Any) -> str:
+    tag = tokens[number].content
+    if "del>" in tag:
+        return str(tag)
+    return " " if tag.startswith("<br") else ""
 
 
 def _close_block(_: Any, tokens: Any, number: int, *rest: Any) -> str:

@@ -67,6 +67,14 @@ BAD: dict[str, tuple[bytes, str]] = {
     "binary.txt": (bytes(range(256)), "binary data"),
     "german.txt": ("Grüße aus Köln.\x01".encode("cp1252"), "unknown encoding"),
     "polish.txt": ("Było wiele osób.".encode("iso8859-2"), "unknown encoding"),
+    "czech.txt": ("Uložte soubor a zavřete všechna okna.".encode("cp1250"), "unknown encoding"),
+    "hungarian.txt": ("Nem működik, mert régi az időpont.".encode("cp1250"), "unknown encoding"),
+    "romanian.txt": ("Şi aceasta este o ţară mică.".encode("cp1250"), "unknown encoding"),
+    "croatian.txt": ("Večer je Petrović došao kući.".encode("cp1250"), "unknown encoding"),
+    "turkish.txt": ("Şifreyi değiştirin, yanlış yazılmış.".encode("cp1254"), "unknown encoding"),
+    "lithuanian.txt": ("Šiame žemėlapyje yra keturių spalvų.".encode("cp1257"), "unknown encoding"),
+    "greek.txt": ("Καλημέρα, τι κάνεις;".encode("cp1253"), "unknown encoding"),
+    "mac.txt": ("Grüße aus Köln, für alle schönen Tage".encode("mac-roman"), "unknown encoding"),
     "russian.txt": ("Привет, как дела?".encode("cp1251"), "unknown encoding"),
     "liar.docx": (
         _stating(1000, make.archive({"word/document.xml": b"\0" * 1_000_000})),
@@ -87,6 +95,26 @@ def test_bad_files_are_refused_with_a_reason_and_a_remedy(name: str) -> None:
     assert caught.value.remedy
     assert not caught.value.detail.partition(":")[0].endswith("Error")  # nobody is helped by it
     assert not caught.value.detail.endswith(".")  # a semicolon follows
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "L'été à Besançon, où la mère gèle : cœur, maïs, naïve, dîner, août, sûr.",
+        "Größe, schön, Fuß: Tomáš Novotný und Slavoj Žižek fuhren über Köln, für 5 € je Stück.",
+        "Não há razão: ações, põe, limões, pêssego, às três, médio, ânsia.",
+        "El niño comió más jamón en el año 1990; el 1º, la 2ª: ¿qué?",
+        "Perché è così: più città, cioè caffè, lunedì, virtù, però.",
+        "Kærlighed på øen: blåbærgrød, miljøet, søer, ærø, træet, kødøl.",
+        "Þjóðin á Íslandi: bæði ýmis þorp, maðurinn, fæðing, óður, þvílík.",
+        "Sõber, mõni öö, jäääär: õhtul tõuseb võõras kõrge kuu.",
+        "Història, qüestió, plaça, francès, això, després, mitjançant.",
+        "Është një ditë e bukur për të gjithë që vijnë këtu në qytet.",
+    ],
+)
+def test_western_european_text_of_any_language_is_read(text: str) -> None:
+    converted = convert(text.encode("cp1252"), "a.txt")
+    assert (converted.text, converted.notes) == (text, ("read as Windows-1252",))
 
 
 def ids(*inputs: Path, **options: Any) -> list[str]:

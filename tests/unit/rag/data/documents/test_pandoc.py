@@ -1,6 +1,7 @@
 """Formats that pandoc reads, and what is said where it is not installed."""
 
 import gzip
+import json
 import re
 import shutil
 import subprocess
@@ -118,6 +119,19 @@ def test_what_is_read(name: str, source: str, title: str, expected: list[str]) -
     assert converted.title == title
     assert [block for block in blocks(converted) if block in expected] == expected
     assert "root:" not in converted.text
+
+
+def test_outputs_of_a_notebook_are_counted() -> None:
+    output = {"output_type": "stream", "name": "stdout", "text": ["42\n"]}
+    source = {"cell_type": "code", "execution_count": 1, "metadata": {}}
+    cells = [
+        {**source, "source": 'print("output_type")', "outputs": [output, output]},
+        {**source, "source": "pass", "outputs": []},
+    ]
+    book = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    converted = convert(json.dumps(book).encode(), "a.ipynb")
+    assert "42" not in converted.text
+    assert converted.notes == ("not read: outputs: 2",)
 
 
 def test_a_folder_of_compressed_pages_is_read(tmp_path: Path) -> None:

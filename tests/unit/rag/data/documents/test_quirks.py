@@ -36,7 +36,11 @@ from tests import document_makers as make
         ("Untitled Document", ""),
         ("Document1", ""),
         ("Microsoft Word - plan.docx", ""),
+        ("Document", ""),
+        ("New page", ""),
+        ("plan_final.docx", ""),
         ("Strategy", "Strategy"),
+        ("Document control", "Document control"),
         ("Documents 2024", "Documents 2024"),
         ("The Anonymous Review", "The Anonymous Review"),
     ],
@@ -581,6 +585,28 @@ def test_deleted_text_is_no_text() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("a.md", "It costs <del>5</del>6 euros, ~~7~~ 8.\n"),
+        ("a.html", "<html><body><p>It costs <del>5</del>6 euros, <s>7</s> 8.</p></body></html>"),
+        ("a.org", "It costs 6 euros, +7+ 8.\n"),
+    ],
+)
+def test_what_is_deleted_is_left_out_and_what_is_struck_through_is_read(
+    name: str, source: str
+) -> None:
+    assert convert(source.encode(), name).text == "It costs 6 euros, 7 8."
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [("a.md", "# Untitled\n\nText.\n"), ("a.md", "---\ntitle: Untitled\n---\nText.\n")],
+)
+def test_a_made_up_heading_or_title_leaves_the_name_of_the_file(name: str, source: str) -> None:
+    assert convert(source.encode(), name).title == ""
+
+
+@pytest.mark.parametrize(
     ("aside", "expected"),
     [
         ('<aside class="note"><p>Keep it so.</p></aside>', "Keep it so."),
@@ -631,6 +657,22 @@ def test_hidden_and_inserted_parts_of_word_are_counted_and_not_read() -> None:
     converted = convert(make.saved(document), "a.docx")
     assert converted.text == "Seen. New."
     assert converted.notes == ("not read: inserted files: 1, hidden texts: 1",)
+
+
+def test_what_a_style_or_a_row_of_word_hides_is_counted_and_not_read() -> None:
+    document = docx.Document()
+    for name, kind in (("Secret", "PARAGRAPH"), ("Aside", "CHARACTER")):
+        style = document.styles.add_style(name, docx.enum.style.WD_STYLE_TYPE[kind])
+        style.font.hidden = True
+    document.styles.add_style("Open", docx.enum.style.WD_STYLE_TYPE.PARAGRAPH).font.hidden = False
+    document.add_paragraph("Draft.", style="Secret").add_run(" Shown.").font.hidden = False
+    document.add_paragraph("Seen.", style="Open").add_run(" Old.", style="Aside")
+    table = document.add_table(3, 2)
+    make.fill(table, [["Item", "Price"], ["Tea", "2"], ["Rye", "3"]])
+    table.rows[1]._tr.get_or_add_trPr().append(docx.oxml.OxmlElement("w:hidden"))
+    converted = convert(make.saved(document), "a.docx")
+    assert converted.text == "Shown.\n\nSeen.\n\nItem: Rye; Price: 3"
+    assert converted.notes == ("not read: hidden texts: 4",)
 
 
 def test_hidden_parts_of_opendocument_are_counted_and_not_read() -> None:
