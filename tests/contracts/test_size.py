@@ -48,7 +48,7 @@ TOKENS = {
     "retrievers": (49_060, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_450, 16_000),
-    "tests": (316_900, 200_000),
+    "tests": (317_000, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

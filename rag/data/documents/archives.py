@@ -36,13 +36,15 @@ _STYLE = _NAMESPACE.format("style")
 _COMMENT = f"{_OFFICE}annotation"
 _OBJECT = f"{_DRAW}object"
 _STATED_TITLE = ".//{http://purl.org/dc/elements/1.1/}title"
-# Deletions that are still marked, generated lists, comments, charts, what others cover.
+# Deletions that are still marked, generated lists, comments, charts, how words are spoken, what others
+# cover.
 _NOT_READ = (
     f"{_TEXT}tracked-changes",
     f"{_TEXT}table-of-content",
     f"{_TEXT}alphabetical-index",
     f"{_TEXT}illustration-index",
     f"{_TEXT}table-index",
+    f"{_TEXT}ruby-text",
     f"{_TABLE}covered-table-cell",
     _COMMENT,
     _OBJECT,
@@ -67,8 +69,6 @@ _HTML_NAMES = {
     _TABLE_ROW: "tr",
     _TABLE_CELL: "td",
 }
-# What stands in a paragraph, and is read after it.
-_READ_BELOW = (f"{_TEXT}note", f"{_DRAW}frame", f"{_DRAW}custom-shape")
 _CODE_STYLES = ("code", "preformatted", "source")
 # A word, or the share of a line by which it stands higher.
 _RAISED = re.compile(r"super|[1-9]")
@@ -317,7 +317,8 @@ class _OpenDocument:
         blanks = {f"{_TEXT}s": " " * n_blanks, f"{_TEXT}tab": "\t", f"{_TEXT}line-break": "\n"}
         parts = [blanks.get(element.tag, ""), escape(element.text or "")]
         for child in element:
-            if child.tag in _READ_BELOW:
+            # They stand in a paragraph, and are read after it.
+            if child.tag == f"{_TEXT}note" or child.tag.startswith(_DRAW):
                 below.append(child)
             elif self._is_read(child):
                 line = self._inline(child, below)

@@ -57,7 +57,7 @@ _NAVIGATION_NAMES = re.compile(
     r"screen-reader-text|sr-only|visually-hidden|noprint|mw-(editsection|jump-link)|catlinks)($|[\s_-])"
 )
 _ANCHORS = re.compile(
-    r"(^|\s)(header-?link|anchor(-?link)?|permalink|self-?link|copiable-link|footnote-?ref|link-target)(\s|$)"
+    r"(^|\s)(header-?link|anchor(-?link)?|permalink|self-?link|copiable-link|footnote-?(?:ref|back)|link-target)(\s|$)"
 )
 _BLOCKS = {
     "p",
@@ -160,12 +160,12 @@ def pieces_of(text: str) -> list[Piece]:
 def pandoc_page(text: str, *, has_title: bool) -> Content:
     """A page that pandoc wrote; with `has_title` its title is the first heading, too."""
     tree = _parsed(text)
-    # What is struck through, not deleted.
-    tree.unwrap_tags(["del"])
     title_node = tree.css_first("#title-block-header .title")
-    title = "" if title_node is None else clean(title_node.text())
-    for part in tree.css("#title-block-header"):
+    title = "" if title_node is None else _inline_text(title_node)
+    for part in tree.css("#title-block-header > :not(.abstract)"):
         part.decompose()
+    # What is struck through, not deleted; and what the abstract stands in.
+    tree.unwrap_tags(["del", "header"])
     pieces = _pieces(tree.body, is_page=False)
     if title and has_title:
         pieces.insert(0, Piece("heading", title, 1))

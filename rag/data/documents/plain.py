@@ -187,7 +187,7 @@ def _parser() -> Any:
 
 def _inline_tag(_: Any, tokens: Any, number: int, *rest: Any) -> str:
     tag = tokens[number].content
-    if "del>" in tag:
+    if tag.endswith(("del>", "sup>")):
         return str(tag)
     return " " if tag.startswith("<br") else ""
 

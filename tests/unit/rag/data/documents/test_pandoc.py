@@ -121,6 +121,15 @@ def test_what_is_read(name: str, source: str, title: str, expected: list[str]) -
     assert "root:" not in converted.text
 
 
+def test_abstract_title_and_footnotes_of_latex_are_read() -> None:
+    head = r"\title{On $10^6$ roses}\begin{document}\maketitle"
+    body = r"\begin{abstract}We count.\end{abstract}Text.\footnote{A note.}\end{document}"
+    converted = convert(rf"\documentclass{{article}}{head}{body}".encode(), "a.tex")
+    assert converted.title == "On 10^6 roses"
+    assert converted.text.startswith("Abstract\n\nWe count.\n\nText.")
+    assert converted.text.endswith("A note.")
+
+
 def test_outputs_of_a_notebook_are_counted() -> None:
     output = {"output_type": "stream", "name": "stdout", "text": ["42\n"]}
     source = {"cell_type": "code", "execution_count": 1, "metadata": {}}

@@ -527,6 +527,10 @@ def test_an_exponent_is_no_part_of_its_number(source: str, expected: str) -> Non
     assert convert(f"<p>{source}</p>".encode(), "a.html").text == expected
 
 
+def test_an_exponent_within_markdown_is_no_part_of_its_number() -> None:
+    assert convert(b"10<sup>6</sup> cells\n", "a.md").text == "10^6 cells"
+
+
 def test_an_exponent_of_word_is_no_part_of_its_number() -> None:
     document = docx.Document()
     paragraph = document.add_paragraph("10")
@@ -596,6 +600,13 @@ def test_what_is_deleted_is_left_out_and_what_is_struck_through_is_read(
     name: str, source: str
 ) -> None:
     assert convert(source.encode(), name).text == "It costs 6 euros, 7 8."
+
+
+def test_shapes_and_spoken_words_of_opendocument_join_no_words() -> None:
+    ruby = "<text:ruby-base>漢字</text:ruby-base><text:ruby-text>かんじ</text:ruby-text>"
+    shape = "<draw:rect><text:p>In a box.</text:p></draw:rect>"
+    body = f"<text:p>Say{shape} it: <text:ruby>{ruby}</text:ruby>.</text:p>"
+    assert convert(make.odf(body), "a.odt").text == "Say it: 漢字.\n\nIn a box."
 
 
 @pytest.mark.parametrize(
