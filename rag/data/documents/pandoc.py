@@ -23,6 +23,8 @@ _LEAST_VERSION = (3, 1)
 REMEDY = (
     "install pandoc 3.1 or later (`pip install pypandoc_binary`), or save it as DOCX, PDF or HTML"
 )
+# Pandoc takes all letters of RTF for Western European, unless a number in Unicode stands before them.
+_OTHER_CODE_PAGE = re.compile(rb"\\ansicpg(?!1252|0|65001)\d+(?s:.*?)(?<!\d)(?<!\d )\\'[89a-fA-F]")
 _MACRO_DEFINITION = re.compile(rb"^\.de1? .*?^\.\.$", re.MULTILINE | re.DOTALL)
 _BSD_PAGE = re.compile(rb"^\.Dd ", re.MULTILINE)
 _BSD_HEADING = re.compile(rb"^\.S[hs](?= )", re.MULTILINE)
@@ -40,6 +42,9 @@ def read(data: bytes, kind: str) -> Content:
         kind: "rtf", "latex", "man", "org", "asciidoc" or "ipynb".
     """
     program = find_pandoc(f"it reads {kind.upper()} files")
+    if kind == "rtf" and _OTHER_CODE_PAGE.search(data):
+        detail = "letters of another code page than Windows-1252"
+        raise Unreadable("unknown encoding", "save it as DOCX, PDF or HTML", detail)
     if kind == "man":
         return _read_manual_page(program, data)
     if kind == "asciidoc":

@@ -252,7 +252,7 @@ def workbook(data: bytes) -> Content:
         # Some programs write wrong dimensions, and rows would be cut by them.
         page.reset_dimensions()
         source = _source(book, page._worksheet_path)
-        rows = _merged(map(_cells, page.iter_rows()), source)
+        rows = map(_cells, page.iter_rows())
         content = list(sheet(_dense(_shown(rows, source, beside))))
         if content:
             pieces += [Piece("heading", page.title, 1), *content]
@@ -287,9 +287,12 @@ def _cells(row: Sequence[Any]) -> _SparseRow:
     return cells
 
 
-def _merged(rows: Iterable[_SparseRow], source: bytes) -> Iterator[_SparseRow]:
-    """Rows in which merged cells stand at all places that they cover; in rows without another cell
-    only where they begin.
+def _shown(rows: Iterable[_SparseRow], source: bytes, hidden: Counter[str]) -> Iterator[_SparseRow]:
+    """Rows without hidden cells, in which merged cells stand at all places that they cover; in rows
+    without another cell only where they begin.
+
+    Args:
+        hidden: counts the hidden rows and columns that are filled.
     """
     boundaries = require("openpyxl.utils.cell", "docs").range_boundaries
     ranges_from: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
@@ -297,7 +300,12 @@ def _merged(rows: Iterable[_SparseRow], source: bytes) -> Iterator[_SparseRow]:
         left, first_row, right, last_row = boundaries(match[1].decode())
         right = min(right, left + _MAX_MERGED_COLUMNS)
         ranges_from[first_row].append((left, right, last_row))
+    hidden_rows = set(map(int, _HIDDEN_ROW.findall(source)))
+    hidden_columns = set[int]()
+    for first, last in _HIDDEN_COLUMNS.findall(source):
+        hidden_columns.update(range(int(first), min(int(last), _MAX_COLUMNS) + 1))
     reaching: list[tuple[range, int, Cell]] = []
+    filled = set[int]()
     for number, row in enumerate(rows, start=1):
         # A sheet may have a million empty rows before its last cell.
         if row:
@@ -308,17 +316,6 @@ def _merged(rows: Iterable[_SparseRow], source: bytes) -> Iterator[_SparseRow]:
                     reaching.append((range(left, right + 1), last_row, row[left]))
             for columns, _, cell in reaching:
                 row.update(dict.fromkeys(columns, cell))
-        yield row
-
-
-def _shown(rows: Iterable[_SparseRow], source: bytes, hidden: Counter[str]) -> Iterator[_SparseRow]:
-    """Rows without hidden cells; hidden rows and columns that are filled are counted."""
-    hidden_rows = set(map(int, _HIDDEN_ROW.findall(source)))
-    hidden_columns = set[int]()
-    for first, last in _HIDDEN_COLUMNS.findall(source):
-        hidden_columns.update(range(int(first), min(int(last), _MAX_COLUMNS) + 1))
-    filled = set[int]()
-    for number, row in enumerate(rows, start=1):
         if number in hidden_rows:
             hidden["hidden rows"] += bool(row)
             continue

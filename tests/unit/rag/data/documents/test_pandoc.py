@@ -121,6 +121,17 @@ def test_what_is_read(name: str, source: str, title: str, expected: list[str]) -
     assert "root:" not in converted.text
 
 
+def test_letters_of_rtf_in_another_code_page_are_refused() -> None:
+    czech = rb"{\rtf1\ansi\ansicpg1250 V\'ec je k\'f9\'f2.}"
+    with refusal(Unreadable) as caught:
+        convert(czech, "a.rtf")
+    assert caught.value.reason == "unknown encoding"
+    both = rb"{\rtf1\ansi\ansicpg1250 K\u367\'f9\u328 \'f2 je zde.}"
+    assert convert(both, "a.rtf").text == "Kůň je zde."
+    german = rb"{\rtf1\ansi\ansicpg1252 Gr\'fc\'dfe.}"
+    assert convert(german, "a.rtf").text == "Grüße."
+
+
 def test_abstract_title_and_footnotes_of_latex_are_read() -> None:
     head = r"\title{On $10^6$ roses}\begin{document}\maketitle"
     body = r"\begin{abstract}We count.\end{abstract}Text.\footnote{A note.}\end{document}"
