@@ -138,9 +138,11 @@ def people_of_keys(text: str) -> dict[str, Person]:
     """
     people: dict[str, Person] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        hashed, _, group = line.strip().partition(" ")
+        hashed, _, group = line.strip().replace("\t", " ", 1).partition(" ")
         if not hashed or hashed.startswith("#"):
             continue
+        # PowerShell writes capitals.
+        hashed = hashed.lower()
         if not SHA256.fullmatch(hashed):
             raise ValueError(f"line {number} does not begin with the SHA-256 of a key")
         # `sha256sum` ends its line with a dash.

@@ -165,7 +165,11 @@ def rights(
         say(json.dumps(stated, ensure_ascii=False))
         return
     for id, names in stated.items():
-        say(f"{id}: {'everybody' if names is None else ', '.join(names)}")
+        shown = "everybody"
+        if names is not None:
+            # A comma may belong to a name.
+            shown = ", ".join(json.dumps(name) if "," in name else name for name in names)
+        say(f"{id}: {shown}")
     if not documents:
         say("all other documents: everybody")
 

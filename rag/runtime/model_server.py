@@ -41,6 +41,15 @@ class ServedKind:
     too_long: str
 
 
+def is_served(source: str) -> bool:
+    """Whether a source begins with `openai:`; a ConfigError for a bare address."""
+    if source.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"{source} does not say which protocol it speaks", hint=f"give openai:{source}"
+        )
+    return source.startswith(SCHEME)
+
+
 @dataclass(frozen=True, slots=True)
 class ModelAddress:
     """What `openai:BASE_URL#MODEL,setting=value` names.

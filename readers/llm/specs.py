@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from rag.config import Config, load_config, parse_overrides
-from rag.runtime.model_server import SCHEME, ModelAddress, ServedKind
+from rag.runtime.model_server import SCHEME, ModelAddress, ServedKind, is_served
 from readers.llm.checking import Unsupported
 from readers.llm.reply import Style
 
@@ -114,7 +114,7 @@ def parse_reader(source: str | Path | LanguageModel) -> LanguageModel:
     if isinstance(source, LanguageModel):
         return source
     text = str(source)
-    if text.startswith(SCHEME):
+    if is_served(text):
         address = ModelAddress.parse(text, KIND)
         names = {"model": address.model, "base_url": address.base_url}
         return load_config(ServedModel, overrides={**names, **address.settings})

@@ -17,7 +17,7 @@ from rag.runtime.model_files import (
     model_folder,
     tower_folders,
 )
-from rag.runtime.model_server import SCHEME
+from rag.runtime.model_server import is_served
 from retrievers.encoders.base import Encoder
 from retrievers.encoders.folders import read_settings
 from retrievers.encoders.settings import (
@@ -81,7 +81,7 @@ def _of_passages(name_or_path: str | Path) -> EncoderSettings:
     address, whose tokenizer nobody sees, with that of the embedded encoder.
     """
     name = str(name_or_path)
-    if name.startswith(SCHEME):
+    if is_served(name):
         return EncoderSettings(
             kind=SERVED,
             weights_dir=tokenizer_folder(EMBEDDED_ENCODER_NAMES[0]),

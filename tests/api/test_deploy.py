@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,9 @@ def test_the_image_is_made_of_what_there_is() -> None:
             assert {name.lower() for name in names} <= ServeSettings.model_fields.keys()
         if word == "HEALTHCHECK":
             compile(json.loads(rest.partition("CMD ")[2])[2], "health check", "exec")
+    [extras] = [rest.partition("=")[2] for word, rest in steps if rest.startswith("EXTRAS=")]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {"docs", "llm"} <= {*extras.split(",")} <= project["optional-dependencies"].keys()
     pins = (ROOT / "constraints.txt").read_text().splitlines()
     assert set(re.findall(r"torch==\S+", "\n".join(lines))) & set(pins)
 

@@ -146,7 +146,7 @@ def test_a_file_of_keys_names_groups_and_holds_as_it_is_now(tmp_path: Path) -> N
     path = tmp_path / "keys"
     path.write_text(
         f"# our keys\n{hash_api_key('a')}  staff\n{hash_api_key('a')} OU=board, x\n"
-        f"{hash_api_key('b')}  -\n\n"
+        f"{hash_api_key('b').upper()}\t-\r\n\n"
     )
     people = People(load_settings(key_file=path, api_keys=(hash_api_key("c"),)))
     assert person_of(people, "a").groups == {"staff", "OU=board, x"}

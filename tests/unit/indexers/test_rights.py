@@ -17,7 +17,7 @@ from rag.core.types import Groups, Passage
 from rag.data.filters import FilterError, parse_filter
 from rag.data.metadata import groups_of
 from rag.pipeline import Pipeline
-from tests.commands import run_command
+from tests.commands import run_command, run_successfully
 from tests.support.files import index_files, write_files
 from tests.support.messages import refusal
 
@@ -85,6 +85,11 @@ FILES = {
     "hr/.rights": "# people\nhr\n",
     "hr/board/.rights": "board\n",
 }
+
+
+def test_a_name_with_a_comma_is_shown_as_one(tmp_path: Path) -> None:
+    _, index = index_files(tmp_path, {"a.md": "A.", ".rights": "hr, board\nlegal\n"})
+    assert run_successfully("rights", index).splitlines()[0] == 'a.md: "hr, board", legal'
 
 
 def test_files_have_the_groups_of_their_front_matter_or_of_the_nearest_folder(

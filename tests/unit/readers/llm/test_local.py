@@ -101,6 +101,6 @@ def test_an_object_is_not_read_as_text(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_in_a_name_is_named() -> None:
-    for text in ("#passages=3", "m#colour=1", "m#passages=0", "openai:http://h#"):
+    for text in ("#passages=3", "m#colour=1", "m#passages=0", "openai:http://h#", "http://h/v1#m"):
         with refusal(ConfigError):
             parse_reader(text)
