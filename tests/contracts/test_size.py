@@ -26,7 +26,7 @@ TOKENS = {
     "rag/*.py": (15_700, 10_500),
     "rag/adaptation": (6_520, 5_550),
     "rag/bench": (18_830, 8_000),
-    "rag/cli": (11_000, 7_200),
+    "rag/cli": (11_030, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
     "rag/core": (5_455, 4_200),
     "rag/data": (57_830, 41_000),
@@ -48,7 +48,7 @@ TOKENS = {
     "retrievers": (49_060, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_450, 16_000),
-    "tests": (317_000, 200_000),
+    "tests": (317_200, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
