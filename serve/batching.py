@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rag.core.log import get_logger
+from rag.core.wanted import wanted_while
 from serve.errors import refused, shutting_down
 from serve.metrics import ServerMetrics
 
@@ -213,14 +214,15 @@ class MicroBatcher:
         result's place.
         """
         try:
-            results = self._run(batch[0].key, [entry.item for entry in batch])
+            with wanted_while(lambda: not all(entry.future.done() for entry in batch)):
+                results = self._run(batch[0].key, [entry.item for entry in batch])
             if len(results) != len(batch):
                 raise RuntimeError(f"{len(batch)} items gave {len(results)} results")
             return results
         except BaseException as error:
             # Also a panic of a library in Rust, or an exit: they would end the dispatcher.
-            if len(batch) == 1:
-                return [error]
+            if len(batch) == 1 or isinstance(error, asyncio.CancelledError):
+                return [error] * len(batch)
             fields = {"batch_size": len(batch), "error": type(error).__name__}
             log.warning("a batch failed, running its items one by one", extra=fields)
         gone = asyncio.CancelledError()

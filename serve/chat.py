@@ -43,6 +43,7 @@ from serve.routes import MAX_QUESTION_CHARS, TEXT, AppEngine, LongText
 
 MODEL = "openqa-rag"
 _UNDERSTOOD = "Question as understood: "
+_TASK = "### Task:"  # begins what Open WebUI asks models for by itself, such as titles of chats
 _GREETED = "Ask a question, and the passages that answer it are searched."
 _FOLLOWS_UP = re.compile(
     r"^\W*(?:and|but|so|then|(?:what|how) about)\b"
@@ -192,6 +193,9 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
         message = TEXT.validate_python(message)
     except ValidationError as error:
         raise invalid_request(f"the last user message: {error.errors()[0]['msg']}") from None
+    if message.startswith(_TASK):
+        hint = "let another model do it; in Open WebUI: Admin Settings, Interface, Task Model"
+        raise invalid_request("this is a task for a language model, expected a question", hint)
     scope = engine.scope(request, shelf)
     reply = _ReplyMaker(body, request, engine, message)
     if GREETING.fullmatch(message):

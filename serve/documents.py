@@ -380,7 +380,8 @@ def _page(
 async def delete(document_id: str, edited: EditedShelf, wait: _Wait = False) -> Response:
     """Delete a document's passages from the index; it is accepted and made as one that is sent.
 
-    If there is no such document, `deleted` is false.
+    If there is no such document, `deleted` is false: also for a request that is repeated because
+    its answer was lost, if the first has deleted it. In both cases the document is gone.
     """
     version = await _accept(edited, Change(deleted=(document_id,), until_s=_until(wait)))
     if not wait:

@@ -3,9 +3,17 @@ share.
 """
 
 import os
+from collections.abc import Iterator
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    generate_latest,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector
 
@@ -76,10 +84,28 @@ class ServerMetrics:
         """Record that a shelf is gone."""
         self.shelf_passages.labels(shelf).set(0)
 
-    def render(self) -> bytes:
-        """The metrics in Prometheus' text format, summed over all workers."""
+    def render(self, *, with_shelves: bool = True) -> bytes:
+        """The metrics in Prometheus' text format, summed over all workers.
+
+        Args:
+            with_shelves: whether the metrics of shelves are there, which have their names.
+        """
         registry = self.registry
         if folder := os.environ.get(SHARED_FOLDER):
             registry = CollectorRegistry()
             MultiProcessCollector(registry, path=folder)
-        return generate_latest(registry)
+        return generate_latest(registry if with_shelves else _WithoutShelves(registry))
+
+
+class _WithoutShelves(CollectorRegistry):
+    """The metrics of a registry that have no names of shelves."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__()
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """Those of the registry but for its shelves."""
+        for metric in self._registry.collect():
+            if not metric.name.startswith("rag_shelf_"):
+                yield metric

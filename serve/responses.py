@@ -92,16 +92,19 @@ class ShelfOut(BaseModel):
     read_only: str = Field(default="", description="why documents cannot be changed")
 
 
-class Ready(ShelfOut):
+class IsReady(BaseModel):
+    """Questions are answered; where keys are needed, more than this is told with a key."""
+
+    status: Literal["ready"]
+
+
+class Ready(IsReady, ShelfOut):
     """The index is loaded."""
 
-    status: Literal["ready"]
 
-
-class ShelvesReady(BaseModel):
+class ShelvesReady(IsReady):
     """The shelves can be asked, without those in `unavailable`, which has the reasons."""
 
-    status: Literal["ready"]
     shelves: dict[str, ShelfOut]
     unavailable: dict[str, str] = {}
 
@@ -218,7 +221,7 @@ class DocumentsOut(Remarks):
 
 
 class DeletedOut(BaseModel):
-    """Whether there was such a document."""
+    """The document is not in the index; `deleted`: it was, before this request."""
 
     id: str
     deleted: bool

@@ -39,6 +39,7 @@ from serve.responses import (
     AnswerSetOut,
     FeedbackOut,
     HitsOut,
+    IsReady,
     NeighboursOut,
     Ready,
     Several,
@@ -306,9 +307,11 @@ async def healthz() -> Alive:
 
 @router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", tags=["operation"], response_model_exclude_defaults=True)
-async def readyz(engine: AppEngine) -> Ready | ShelvesReady:
+async def readyz(request: Request, engine: AppEngine) -> IsReady | Ready | ShelvesReady:
     """200 once the index is loaded, or one of several; 503 before that."""
     engine.require_ready()
+    if not request.state.person.name:
+        return IsReady(status="ready")
     if engine.settings.has_shelves:
         return _shelves_ready(engine)
     shelf = engine.shelves[""]
@@ -342,6 +345,7 @@ def _shelves_ready(engine: Engine) -> ShelvesReady:
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-async def metrics(engine: AppEngine) -> Response:
-    """Prometheus' metrics of all workers together."""
-    return Response(engine.metrics.render(), media_type=engine.metrics.content_type)
+async def metrics(request: Request, engine: AppEngine) -> Response:
+    """Prometheus' metrics of all workers together; those of shelves are for people with a key."""
+    shown = engine.metrics.render(with_shelves=bool(request.state.person.name))
+    return Response(shown, media_type=engine.metrics.content_type)

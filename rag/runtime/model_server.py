@@ -4,19 +4,27 @@ names it, the client that asks it, and what its errors mean.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import wait
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from rag.config import parse_overrides
 from rag.core.errors import ConfigError
 from rag.core.optional import require
+from rag.core.wanted import check_wanted
 
+Result = TypeVar("Result")
 SCHEME = "openai:"
 """How the name of such a model begins."""
 
 _CONNECT_S = 10.0
+_LOOK_S = 0.2  # between two looks whether a reply is still wanted
 _FAILED = "the model server failed: its log has the reason; the question may work later"
 
 
@@ -104,7 +112,7 @@ class ModelServer:
 
     Attributes:
         api: the package `openai`.
-        client: its client.
+        client: its client for `run`.
         name: the model and its address, for messages.
 
     Raises:
@@ -122,16 +130,34 @@ class ModelServer:
             raise ConfigError(
                 f"{kind.key_variable} cannot stand in a header", hint="set it to the key alone"
             )
-        self.client = self.api.OpenAI(
+        self.client = self.api.AsyncOpenAI(
             base_url=address.base_url,
             api_key=key or "none",
             max_retries=retries,
+            # The package's usual one closes itself in whichever loop runs when it is deleted.
+            http_client=self.api.DefaultAsyncHttpxClient(),
             timeout=self.api.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S)),
         )
         self.name = f"{address.model} at {address.base_url}"
         self._address = address
         self._kind = kind
         self._limit_s = timeout_s
+        self._loop = _running_loop()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of work with the client.
+
+        Raises:
+            CancelledError: nobody waits for it any more, see `rag.core.wanted`; the connection is
+                closed, by which servers know that they may stop.
+        """
+        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            while not wait([running], _LOOK_S).done:
+                check_wanted()
+            return running.result()
+        finally:
+            running.cancel()
 
     def explain(self, error: Exception) -> tuple[int, str, str]:
         """HTTP status (0: none), reason and hint, from an error of the package or of an odd
@@ -162,3 +188,13 @@ class ModelServer:
         if status == 429:
             return "it limits requests: wait, or ask fewer at a time, as in #MODEL,parallel=1"
         return self._kind.too_long if status < 500 else _FAILED
+
+
+@cache
+def _running_loop() -> asyncio.AbstractEventLoop:
+    """A loop on a thread of this process: a caller's thread may have one at work already, as that
+    of a notebook has.
+    """
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    return loop

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import AsyncIterable, Mapping, Sequence
 from typing import Any
 
 from rag.core.errors import ConfigError, EndpointError, ReaderError
-from rag.core.optional import require
 from rag.runtime.model_server import ModelAddress, ModelServer
 from readers.llm.prompt import Completion
 from readers.llm.reader import LanguageModelReader
@@ -16,6 +14,9 @@ from readers.llm.specs import KIND, ServedModel, parse_reader
 from readers.protocols import TextSink
 
 _REFUSED = (400, 413, 422)  # one request is refused, others may not be
+# Besides errors of the package: what a reply of another form leads to.
+_ODD = (ValueError, AttributeError, IndexError, TypeError)
+Tokens = tuple[tuple[bytes, float], ...]
 
 
 def open_endpoint(
@@ -87,28 +88,16 @@ class Endpoint:
         if schema is not None and self.takes_schemas:
             named = {"name": "reply", "schema": schema, "strict": True}
             more["response_format"] = {"type": "json_schema", "json_schema": named}
-        asked = partial(
-            self._server.client.chat.completions.create,
-            model=self._model,
-            messages=list(messages),
-            max_tokens=max_tokens,
-            temperature=0,
+        asked = {
+            "model": self._model,
+            "messages": list(messages),
+            "max_tokens": max_tokens,
+            "temperature": 0,
             **more,
-        )
+        }
         try:
-            if on_text is None:
-                (choice,) = asked().choices[:1]
-                text = choice.message.content
-                tokens = _tokens(choice)
-            else:
-                text, tokens = self._streamed(asked(stream=True), on_text)
-        except (
-            self._server.api.OpenAIError,
-            ValueError,
-            AttributeError,
-            IndexError,
-            TypeError,
-        ) as error:
+            text, tokens = self._server.run(self._replied(asked, on_text))
+        except (self._server.api.OpenAIError, *_ODD) as error:
             if self._more and "logprob" in str(error):  # the endpoint refuses this parameter
                 self._more = {}
                 return self.complete(messages, max_tokens, schema, on_text)
@@ -125,9 +114,18 @@ class Endpoint:
             self.takes_schemas = False
         return Completion(text, tokens)
 
-    def _streamed(
-        self, chunks: Iterable[Any], on_text: TextSink
-    ) -> tuple[str, tuple[tuple[bytes, float], ...]]:
+    async def _replied(
+        self, asked: Mapping[str, Any], on_text: TextSink | None
+    ) -> tuple[object, Tokens]:
+        """The text and the tokens of a reply."""
+        create = self._server.client.chat.completions.create
+        if on_text is not None:
+            async with await create(stream=True, **asked) as chunks:
+                return await self._streamed(chunks, on_text)
+        (choice,) = (await create(**asked)).choices[:1]
+        return choice.message.content, _tokens(choice)
+
+    async def _streamed(self, chunks: AsyncIterable[Any], on_text: TextSink) -> tuple[str, Tokens]:
         """The text and the tokens of a reply that comes in pieces.
 
         Raises:
@@ -138,14 +136,17 @@ class Endpoint:
         is_whole = False
         fault = ""
         try:
-            for chunk in chunks:
+            async for chunk in chunks:
                 for choice in chunk.choices[:1]:
                     if choice.delta.content:
                         pieces.append(choice.delta.content)
                         on_text(choice.delta.content)
                     tokens += _tokens(choice)
                     is_whole = is_whole or choice.finish_reason is not None
-        except require("httpx", extra="llm").HTTPError as error:
+        except (self._server.api.OpenAIError, *_ODD):
+            raise
+        except Exception as error:
+            # Of the transport, whose package depends on the version of `openai`.
             fault = f" ({error})"
         if not is_whole:
             raise EndpointError(
@@ -156,7 +157,7 @@ class Endpoint:
         return "".join(pieces), tuple(tokens)
 
 
-def _tokens(choice: Any) -> tuple[tuple[bytes, float], ...]:
+def _tokens(choice: Any) -> Tokens:
     """The tokens of a choice with their log-probabilities, if the server gives them."""
     listed = getattr(getattr(choice, "logprobs", None), "content", None) or ()
     tokens = []

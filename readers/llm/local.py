@@ -10,6 +10,7 @@ import torch
 from jinja2 import TemplateError
 from transformers import AutoModelForCausalLM, GenerationConfig, TextStreamer
 
+from rag.core.wanted import check_wanted
 from rag.runtime.backbone import load_network, loading, transformers_config
 from rag.runtime.hardware import resolve_device, resolve_precision
 from rag.runtime.model_files import model_folder, transformers_tokenizer
@@ -79,7 +80,11 @@ class LocalModel:
         mask = torch.ones_like(ids)
         streamer = None if on_text is None else _Streamer(self._tokenizer, on_text)
         output = self._model.generate(
-            ids, attention_mask=mask, max_new_tokens=max_tokens, streamer=streamer
+            ids,
+            attention_mask=mask,
+            max_new_tokens=max_tokens,
+            streamer=streamer,
+            stopping_criteria=[_stop_unwanted],
         )
         reply = output.sequences[0, len(prompt) :]
         logp = torch.stack(output.logits)[:, 0].float().log_softmax(-1)  # (T, V)
@@ -115,6 +120,12 @@ class LocalModel:
         except TemplateError:  # the template has no system role
             text = chat([{"role": "user", "content": whole}])
         return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def _stop_unwanted(ids: torch.Tensor, scores: object, **_: object) -> torch.Tensor:
+    """Stops no reply (B,) at its next token; ends all if nobody waits for them."""
+    check_wanted()
+    return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
 
 
 class _Streamer(TextStreamer):

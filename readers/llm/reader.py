@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
@@ -190,7 +191,8 @@ class LanguageModelReader(Reader):
     def readings(self, requests: Sequence[ReadRequest]) -> list[Reading | ReaderError]:
         """The answer to each question with its signs, or why there is none."""
         with ThreadPoolExecutor(max(1, min(self.max_concurrent, len(requests)))) as pool:
-            replies = [pool.submit(self._read, request) for request in requests]
+            # In the context of the caller, who may leave.
+            replies = [pool.submit(copy_context().run, self._read, request) for request in requests]
         readings = list[Reading | ReaderError]()
         for reply, second_answer in zip(replies, self._second_answers(requests), strict=True):
             error = reply.exception()

@@ -163,9 +163,10 @@ class EndpointEncoder(Encoder):
     def _request(self, texts: Sequence[str]) -> Float32:
         """Vectors (1 + n, D) of the probe and of texts."""
         try:
-            reply = self._server.client.embeddings.create(
+            embedding = self._server.client.embeddings.create(
                 model=self._model, input=[_PROBE, *texts], encoding_format="float"
             )
+            reply = self._server.run(embedding)
             rows = sorted(reply.data, key=lambda row: int(row.index))
             vectors = np.array([row.embedding for row in rows], np.float32)
             if vectors.ndim != 2 or len(vectors) != 1 + len(texts) or not vectors.size:

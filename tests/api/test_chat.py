@@ -221,11 +221,13 @@ def test_a_follow_up_question_is_searched_for_behind_the_one_before_it(
     assert "understood" not in other.choices[0].message.content
 
 
-def test_a_greeting_is_no_question(client: openai.OpenAI) -> None:
+def test_a_greeting_or_a_task_is_no_question(client: openai.OpenAI) -> None:
     for greeting in ("Hello", "hi there!", "Good morning.", "Thanks, bye"):
         reply = complete(client, user(greeting))
         assert reply.choices[0].message.content.startswith("Ask a question")
         assert (reply.sources, reply.confidence) == ([], None)
+    with pytest.raises(openai.UnprocessableEntityError, match="a task for a language model"):
+        said(client, "### Task:\nGenerate a title.\n\n### Chat History:\nWhere does it rise?")
     history = [user("Hello"), assistant("Ask a question")]
     assert complete(client, *history, user("And its length?")).question == "And its length?"
 

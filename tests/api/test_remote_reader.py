@@ -1,12 +1,15 @@
 """A slow reader behind an address: searching goes on, and several questions are read at once."""
 
 import asyncio
+import json
 import threading
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
 
@@ -23,6 +26,7 @@ from tests.api.fakes import (
     settings,
     until,
 )
+from tests.chat_server import streamed
 from tests.support.files import index_files
 
 pytestmark = pytest.mark.anyio
@@ -76,3 +80,56 @@ async def test_questions_wait_for_the_reader_and_searches_do_not():
         assert await asyncio.wait_for(found(client, "a"), 10)
         service.gate_of_reader.set()
         assert len(await asyncio.gather(*replies)) == 8
+
+
+class Endless:
+    """A model that begins a reply, if it is to be streamed, and never ends it."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.left = threading.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body = json.loads(await Request(scope, receive).body())
+        if body.get("stream"):
+            headers = [(b"content-type", b"text/event-stream")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            _, piece = streamed("It rises in ", is_whole=False)
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        self.asked.set()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.left.set()
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/ask", {"question": "Where?"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Where?"}]}),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "Where?"}], "stream": True},
+        ),
+    ],
+)
+async def test_a_model_stops_when_its_client_leaves(
+    tmp_path: Path, path: str, body: dict[str, Any]
+) -> None:
+    text = "# Danube\n\nWhere the Danube rises is the Black Forest.\n"
+    _, index = index_files(tmp_path, {"a.md": text})
+    model = Endless()
+    with listening(Starlette(routes=[Mount("/", model)])) as url:
+        reader = f"openai:{url}/v1#model,parallel=1,style=cited"
+        app = create_app(settings(index=index, reader=reader), open_pipeline)
+        with listening(app) as address:
+            # The only place for a question is free again for the second.
+            for _ in range(2):
+                async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+                    asking = asyncio.create_task(client.post(path, json=body))
+                    await until(model.asked.is_set)
+                    asking.cancel()
+                    await asyncio.wait([asking])
+                await until(model.left.is_set)
+                model.asked.clear()
+                model.left.clear()

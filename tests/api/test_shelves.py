@@ -84,6 +84,24 @@ async def found(client: httpx.AsyncClient, question: str, **more: Any) -> list[t
     return [(hit["shelf"], hit["passage_id"]) for hit in hits]
 
 
+async def test_names_and_faults_of_shelves_are_told_to_people_with_a_key_alone(
+    folder: Path,
+) -> None:
+    atomic_write_json(folder / "Elbe" / MANIFEST_NAME, {"format_version": 99})
+    async with running(app=application(folder, api_keys=ADMIN)) as client:
+        await ask(client, "river", shelf="Rhine")
+        for key, names in (("admin", {*RIVERS}), ("wrong", set()), ("", set())):
+            headers = {"X-API-Key": key}
+            shown = await client.get("/readyz", headers=headers)
+            metrics = await client.get("/metrics", headers=headers)
+            assert (shown.status_code, shown.json()["status"]) == (200, "ready")
+            assert {name for name in RIVERS if name in shown.text} == names
+            assert ("Rhine" in metrics.text) == (key == "admin")
+            assert 'rag_questions_total{kind="retrieve"} 1.0' in metrics.text
+        engine_of(client).state = "loading"
+        assert (await client.get("/readyz", headers={"X-API-Key": ""})).status_code == 503
+
+
 async def answered(client: httpx.AsyncClient, *shelf: str) -> tuple[int, str]:
     asked = {"question": "river", "shelf": shelf}
     return refused(await client.post("/v1/retrieve", json=asked))

@@ -3,6 +3,7 @@ reason.
 """
 
 import json
+from asyncio import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rag.core.errors import ConfigError, ReaderError
 from rag.core.types import Passage
+from rag.core.wanted import wanted_while
 from rag.opening import resolve_reader
 from readers.extractive.reader import ExtractiveReader
 from readers.llm.local import LocalModel
@@ -63,6 +65,8 @@ def test_the_reply_is_the_model_s_greedy_continuation(tmp_path: Path, chat: bool
     pieces = list[str]()
     reader.completer.complete(messages, 12, on_text=pieces.append)
     assert "".join(pieces).strip() == result.text
+    with wanted_while(lambda: False), pytest.raises(CancelledError):
+        reader.completer.complete(messages, 12)
 
 
 def test_passages_that_do_not_fit_are_left_out_from_the_worst(
