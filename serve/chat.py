@@ -166,7 +166,7 @@ def shelf_of(model: str, engine: Engine) -> str | None:
     shelves = {f"{MODEL}/{shelf.name}": shelf.name for shelf in engine.shelves}
     if model != MODEL and not shelves.get(model):
         message = f"there is no model {model[:100]!r}"
-        raise ApiError(404, "model_not_found", message, hint=f"the models here are {MODEL}")
+        raise ApiError(404, "model_not_found", message, hint="GET /v1/models lists them")
     return shelves.get(model)
 
 
@@ -174,7 +174,12 @@ def _model(name: str, engine: Engine) -> ModelOut:
     return ModelOut(id=name, created=engine.created_s, owned_by=MODEL)
 
 
-@router.post("/v1/chat/completions", tags=["chat"], response_model=Completion)
+@router.post(
+    "/v1/chat/completions",
+    tags=["chat"],
+    response_model=Completion,
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+)
 async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Response:
     """The answer with marks [n] and footnotes, or plainly that none was found.
 
@@ -300,7 +305,9 @@ def _respond(reply: _ReplyMaker, completion: Completion) -> Response:
 
 
 def _stream(reply: _ReplyMaker, parts: AsyncIterator[str | Completion]) -> Response:
-    return StreamingResponse(_events(reply, parts), media_type="text/event-stream")
+    # Words are of use as they come: nginx passes them on at once.
+    headers = {"X-Accel-Buffering": "no"}
+    return StreamingResponse(_events(reply, parts), headers=headers, media_type="text/event-stream")
 
 
 async def _written(completion: Completion) -> AsyncIterator[str | Completion]:

@@ -73,7 +73,8 @@ class Conversions:
                 raise ApiError(422, "unreadable_file", "; ".join(remarks["unreadable"]))
             return documents, remarks
         finally:
-            self.uploads[key] -= 1
+            # A key without uploads is forgotten.
+            self.uploads -= Counter([key])
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:

@@ -43,7 +43,7 @@ from rag.data.metadata import METADATA_HINT, metadata_of_fields
 from rag.data.records import Document
 from rag.pipeline import Pipeline
 from serve.engine import Engine
-from serve.errors import ApiError, describe, invalid_request
+from serve.errors import ApiError, describe, invalid_request, media_type_of
 from serve.responses import Accepted, DeletedOut, DocumentId, DocumentOut, DocumentsOut
 from serve.routes import AppEngine, ShelfName
 from serve.shelves import Scope, Shelf
@@ -210,7 +210,7 @@ async def send(
     comes then. Sending the same again changes nothing. Of several files those that cannot be read
     are named (`unreadable`), the others added; `notes` says what conversion lost.
     """
-    if request.headers.get("content-type", "").startswith("multipart/form-data"):
+    if media_type_of(request) == "multipart/form-data":
         documents, remarks = await _uploaded(request, engine)
     else:
         documents = await _listed(request)
@@ -282,7 +282,7 @@ def _problem(documents: Sequence[Document]) -> str:
 
 
 async def _listed(request: Request) -> list[Document]:
-    if not request.headers.get("content-type", "").startswith("application/json"):
+    if media_type_of(request) != "application/json":
         message = "the body is neither JSON nor form data"
         hint = "send Content-Type: application/json, or upload with curl -F file=@guide.pdf"
         raise ApiError(415, "unsupported_media_type", message, hint)
@@ -396,7 +396,12 @@ async def delete(document_id: str, edited: EditedShelf, wait: _Wait = False) -> 
     "/v1/files/{path:path}",
     tags=["documents"],
     response_class=FileResponse,
-    responses={200: {"content": _ANY_FILE}},
+    responses={
+        200: {"content": _ANY_FILE},
+        206: {"content": _ANY_FILE, "description": "The part that the header Range names"},
+        303: {"description": "To the page of a PDF"},
+        416: {"description": "The file has no such part"},
+    },
 )
 async def file(path: str, request: Request, engine: AppEngine, page: str = "") -> Response:
     """The file that a passage's location names, where the server has its folder.

@@ -137,6 +137,11 @@ def answer_to(error: object) -> ApiError | None:
     return None
 
 
+def media_type_of(request: Request) -> str:
+    """What a request says its body is, in small letters and without parameters; "" if nothing."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 def _from_http(request: Request, error: HTTPException) -> ApiError:
     status = HTTPStatus(error.status_code)
     path = request.url.path[:200]
@@ -146,7 +151,7 @@ def _from_http(request: Request, error: HTTPException) -> ApiError:
         message = f"there is nothing at {path}"
     elif status == 405:
         message = f"{request.method} is not possible at {path}"
-    elif status == 400 and request.headers.get("content-type", "").startswith("multipart/"):
+    elif status == 400 and media_type_of(request).startswith("multipart/"):
         message = f"the form could not be read: {str(error.detail)[:200]}"
         hint = "send files as form fields, such as curl -F file=@guide.pdf"
     elif status == 400:
@@ -157,7 +162,7 @@ def _from_http(request: Request, error: HTTPException) -> ApiError:
 
 
 def _from_validation(request: Request, error: RequestValidationError) -> ApiError:
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media_type = media_type_of(request)
     is_json = media_type == "application/json" or media_type.endswith("+json")
     has_body = request.method != "GET" and request.headers.get("content-length", "1") != "0"
     if has_body and not is_json:

@@ -77,8 +77,9 @@ class People:
             raise _unknown("an API key is needed")
         # Headers have one character per byte.
         hashed = hashlib.sha256(key.encode("latin-1")).hexdigest()
-        known = self._keys if self._file is None else {**self._file.read(), **self._keys}
-        person = known.get(hashed)
+        person = self._keys.get(hashed)
+        if person is None and self._file is not None:
+            person = self._file.read().get(hashed)
         if person is None and self._tokens is not None and key.count(".") == 2:
             person = await self._tokens.person(key)
         if person is None:

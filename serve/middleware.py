@@ -5,7 +5,7 @@ import functools
 import re
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -45,6 +45,9 @@ _SECURITY_HEADERS = {
 class Gate:
     """The only layer around the routes.
 
+    What answers GET answers HEAD, without a body, and who uses a method that a path does not have
+    is told all that it has.
+
     A valid `X-Request-ID` is kept, otherwise one is made; it is returned, logged, and part of every
     error. An unhandled exception is logged with its traceback and answered with a plain 500; a
     request that is still running when the server stops is answered with 503. All paths but those
@@ -80,7 +83,12 @@ class Gate:
             request_id = uuid.uuid4().hex
         state["request_id"] = request_id
         state["log_fields"] = {}
-        route = self._path_of(scope)  # before a mounted application changes the scope
+        # Before a mounted application changes the scope, and also if no route is reached.
+        routes = self._routes_of(scope)
+        # With its placeholders, so that clients cannot create new labels.
+        path = routes[0].path if routes else "unmatched"
+        is_head = scope["method"] == "HEAD"
+        inner = {**scope, "method": "GET"} if is_head else scope
         status = 0
 
         async def send_wrapped(message: Message) -> None:
@@ -92,11 +100,15 @@ class Gate:
                 headers.setdefault("cache-control", "no-cache" if "etag" in headers else "no-store")
                 for name, value in _SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
+                if status == 405:
+                    headers["allow"] = ", ".join(sorted(_methods_of(routes)))
+            elif is_head:
+                message = {**message, "body": b""}
             await send(message)
 
         self.metrics.in_flight.inc()
         try:
-            await self._check(scope, receive, send_wrapped)
+            await self._check(inner, receive, send_wrapped)
         except asyncio.CancelledError:
             # The server stops and waits no longer.
             if status != 0:
@@ -113,7 +125,7 @@ class Gate:
             await error_response(error, scope)(scope, receive, send_wrapped)
         finally:
             self.metrics.in_flight.dec()
-            self._finish(scope, route, status or 499, time.perf_counter() - started)
+            self._finish(scope, path, status or 499, time.perf_counter() - started)
 
     def _finish(self, scope: Scope, route: str, status: int, duration_s: float) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "OTHER"
@@ -131,13 +143,13 @@ class Gate:
         }
         access_log.info("%s %s %d", method, route, status, extra=fields)
 
-    def _path_of(self, scope: Scope) -> str:
-        """The route's path with its placeholders, so that clients cannot create new labels."""
-        # Also of a request that reaches no route.
-        for route in (*self.routes, *scope["app"].routes):
-            if isinstance(route, Route | Mount) and route.matches(scope)[0] is not Match.NONE:
-                return route.path
-        return "unmatched"
+    def _routes_of(self, scope: Scope) -> list[Route | Mount]:
+        """The routes of a path, by whatever method."""
+        return [
+            route
+            for route in (*self.routes, *scope["app"].routes)
+            if isinstance(route, Route | Mount) and route.matches(scope)[0] is not Match.NONE
+        ]
 
     async def _check(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse the request, or pass it to the application with its whole body."""
@@ -147,9 +159,15 @@ class Gate:
             scope["state"]["person"] = person
             if self.settings.knows_people and person.name:
                 scope["state"]["log_fields"]["key"] = person.name
-            if scope["method"] in ("GET", "HEAD"):
+            if scope["method"] == "GET":
                 await self.app(scope, receive, send)
                 return
+            encoding = headers.get("content-encoding", "identity")
+            if encoding.lower() != "identity":
+                message = f"the body has the encoding {encoding[:40]!r}, expected none"
+                hint = "send it as it is, without Content-Encoding"
+                takes = {"Accept-Encoding": "identity", "Connection": "close"}
+                raise ApiError(415, "unsupported_media_type", message, hint, takes)
             body = await self._read(self._most_bytes(scope["path"]), headers, receive)
         except ApiError as error:
             self.metrics.rejected.labels(error.code).inc()
@@ -202,3 +220,11 @@ class Gate:
             hint = "send it faster, or in one piece"
             raise refused(408, "request_timeout", message, hint=hint) from None
         return bytes(body)
+
+
+def _methods_of(routes: Iterable[Route | Mount]) -> set[str]:
+    """What a path can be asked by; files are below what is mounted."""
+    methods = set[str]()
+    for route in routes:
+        methods |= {"GET"} if isinstance(route, Mount) else set(route.methods or ())
+    return methods | {"HEAD"} if "GET" in methods else methods

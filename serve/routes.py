@@ -298,14 +298,12 @@ def append_record(path: Path, record: dict[str, object], max_bytes: int) -> None
         raise ApiError(507, "disk_full", message, "the server's disk may be full; nothing was kept")
 
 
-@router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", tags=["operation"])
 async def healthz() -> Alive:
     """200 as soon as the process serves HTTP."""
     return Alive()
 
 
-@router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", tags=["operation"], response_model_exclude_defaults=True)
 async def readyz(request: Request, engine: AppEngine) -> IsReady | Ready | ShelvesReady:
     """200 once the index is loaded, or one of several; 503 before that."""
@@ -338,7 +336,6 @@ def _shelves_ready(engine: Engine) -> ShelvesReady:
     return ready
 
 
-@router.head("/metrics", include_in_schema=False)
 @router.get(
     "/metrics",
     tags=["operation"],

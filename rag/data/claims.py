@@ -97,6 +97,8 @@ def why_not_judged(claim: str, *, in_text: bool = False) -> str:
     Example:
         >>> why_not_judged("Where does the Danube rise?")
         'a question is no claim'
+        >>> why_not_judged("* * *")
+        'signs without a word are no claim'
         >>> why_not_judged("However, it is long.", in_text=True)
         'this sentence hangs on the one before it: name what it speaks of'
         >>> why_not_judged("It Happened One Night is a film.", in_text=True)
@@ -104,6 +106,8 @@ def why_not_judged(claim: str, *, in_text: bool = False) -> str:
     """
     if _QUESTION.match(claim):
         return "a question is no claim"
+    if re.search(r"\w", claim) is None:
+        return "signs without a word are no claim"
     if not in_text:
         return ""
     too_long = fault_of_length(claim)

@@ -158,6 +158,7 @@ async def test_words_that_others_wrote_load_nothing() -> None:
         reply = await posted(client, "/v1/chat/completions", **asked)
         whole = reply["choices"][0]["message"]["content"]
         stream = await client.post("/v1/chat/completions", json={**asked, "stream": True})
+    assert stream.headers["x-accel-buffering"] == "no"
     events = [
         json.loads(line[6:]) for line in stream.text.split("\n\n") if line.startswith("data: {")
     ]

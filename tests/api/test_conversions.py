@@ -46,7 +46,9 @@ async def test_a_file_that_ends_its_converter_costs_no_other(
         "w.convert = lambda data, *rest: os._exit(9) if b'bomb' in data else run(data, *rest); w.main()"
     )
     monkeypatch.setattr("rag.data.documents.read.CONVERTER", (sys.executable, "-c", dies))
-    documents, remarks = await Conversions(tmp_path, 4).convert("1", [("x.md", b"bomb"), *FILES])
+    service = Conversions(tmp_path, 4)
+    documents, remarks = await service.convert("1", [("x.md", b"bomb"), *FILES])
+    assert dict(service.uploads) == {}
     assert ([each.id for each in documents], len(remarks["unreadable"])) == (["a.md"], 1)
 
 

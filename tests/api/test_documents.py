@@ -121,7 +121,12 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(
         assert reply.json()["error"]["message"].startswith(message)
     broken = ("a.pdf", b"%PDF-1.4")
     assert refused(await upload(client, broken)) == (422, "unreadable_file")
-    assert (await client.post(SEND, content=b"x")).status_code == 415
+    for kind in ("", "application/jsonx", "text/plain"):
+        reply = await client.post(SEND, content=b"x", headers={"Content-Type": kind})
+        assert reply.status_code == 415
+    for kind in ("Application/JSON; charset=utf-8", "Multipart/Form-Data; boundary=x"):
+        reply = await client.post(SEND, content=b"--x--", headers={"Content-Type": kind})
+        assert reply.status_code == 422
     assert (await client.get("/v1/documents?after=nothing")).status_code == 404
     assert (index / "manifest.json").read_bytes() == before
     both = (await upload(client, broken, ("g.md", b"A gnu."))).json()

@@ -3,6 +3,7 @@ internal.
 """
 
 import asyncio
+import gzip
 import json
 import logging
 import re
@@ -124,11 +125,47 @@ async def test_a_bad_request_is_explained(client, path, body, words):
         (b"[" * 50_000, "application/json", 400, "bad_request"),
         (b'{"question": "a"}', "text/plain", 415, "unsupported_media_type"),
         (b'{"question": "a"}', None, 415, "unsupported_media_type"),
+        (b'{"question": "a"}', "Application/JSON; charset=utf-8", 200, ""),
     ],
 )
 async def test_bodies_that_are_not_json(client, content, media_type, status, code):
     headers = {"Content-Type": media_type} if media_type else {}
-    check(await client.post("/v1/ask", content=content, headers=headers), status, code)
+    reply = await client.post("/v1/ask", content=content, headers=headers)
+    if code:
+        check(reply, status, code)
+    assert reply.status_code == status
+
+
+async def test_an_encoded_body_is_refused_with_a_reason(client):
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    body = gzip.compress(b'{"question": "a"}')
+    reply = await client.post("/v1/ask", content=body, headers=headers)
+    assert "'gzip'" in check(reply, 415, "unsupported_media_type")["message"]
+    assert reply.headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v1/ask", "POST"),
+        ("PUT", "/v1/documents", "GET, HEAD, POST"),
+        ("DELETE", "/", "GET, HEAD"),
+        ("POST", "/static/app.js", "GET, HEAD"),
+        ("HEAD", "/v1/ask", "POST"),
+    ],
+)
+async def test_a_refused_method_is_told_all_others(client, method, path, allowed):
+    reply = await client.request(method, path)
+    assert (reply.status_code, reply.headers["allow"]) == (405, allowed)
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/page.json", "/openapi.json", "/static/app.js", "/metrics", "/v1/models", "/x"]
+)
+async def test_what_answers_get_answers_head(client, path):
+    got, head = [await client.request(method, path) for method in ("GET", "HEAD")]
+    assert (head.status_code, head.content) == (got.status_code, b"")
+    assert head.headers["content-type"] == got.headers["content-type"]
 
 
 async def test_unknown_paths_methods_and_passages(client):
@@ -136,10 +173,7 @@ async def test_unknown_paths_methods_and_passages(client):
     check(await client.get("/redoc"), 404, "not_found")
     for path in ("/v1/ask/", "/docs/", "/static"):
         check(await client.get(path), 404, "not_found")
-    refused = await client.get("/v1/ask")
-    check(refused, 405, "method_not_allowed")
-    assert refused.headers["allow"] == "POST"
-    check(await client.post("/healthz"), 405, "method_not_allowed")
+    check(await client.get("/v1/ask"), 405, "method_not_allowed")
     check(await client.post("/"), 405, "method_not_allowed")
     error = check(await client.get("/v1/passages/%F0%9F%98%80"), 404, "passage_not_found")
     assert "😀" in error["message"]

@@ -57,6 +57,9 @@ async def test_indexed_files_are_served_as_what_browsers_may_show(made):
         assert (text.status_code, text.text) == (200, "# Rivers\n\nThe *Danube* rises.\n")
         assert text.headers["content-type"].startswith("text/plain")
         assert text.headers["x-content-type-options"] == "nosniff"
+        for part, status in (("2-7", 206), ("99-", 416)):
+            reply = await client.get("/v1/files/notes.md", headers={"Range": f"bytes={part}"})
+            assert (reply.status_code, reply.text) == (status, "Rivers" if status == 206 else "")
         page = await client.get("/v1/files/sub/100%25%20plan.html")
         assert "alert(1)" in page.text
         assert page.headers["content-security-policy"].startswith("sandbox; default-src 'none'")

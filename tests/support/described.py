@@ -24,10 +24,11 @@ def description() -> dict[str, Any]:
 
 
 async def check_described(response: httpx.Response) -> None:
-    """Fail unless a body in JSON is what OpenAPI describes for its route and status."""
+    """Fail unless OpenAPI describes the status of a route, its kind of content, and all of a body in
+    JSON.
+    """
     path = response.request.url.path
-    is_json = response.headers.get("content-type") == "application/json"
-    if not is_json or response.request.method == "HEAD" or path in _UNDESCRIBED:
+    if response.request.method == "HEAD" or path in _UNDESCRIBED:
         return
     described = description()
     responses: dict[str, Any] = {}
@@ -35,6 +36,12 @@ async def check_described(response: httpx.Response) -> None:
         if re.fullmatch(re.sub(r"{\w+}", ".+", template), path):
             responses = operations.get(response.request.method.lower(), {}).get("responses", {})
             break
+    kind = response.headers.get("content-type", "").partition(";")[0]
+    if kind != "application/json":
+        if responses:
+            content = responses[str(response.status_code)].get("content", {"": {}})
+            assert {kind, "*/*", ""} & content.keys(), f"{path}: nothing describes {kind}"
+        return
     error = described["paths"]["/healthz"]["get"]["responses"]["default"]
     content = responses.get(str(response.status_code), error)["content"]
     schema = content["application/json"]["schema"]
