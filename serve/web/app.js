@@ -5,6 +5,8 @@ import { verdictBlocks, verdictsInShort } from "./verdicts.js";
 import { counted, fillWords, number, words } from "./words.js";
 
 const MAX_RECENT = 6;
+const MAX_ADDRESS = 4000;  // characters: longer ones are refused when they are loaded again
+const LONG = 120;  // characters from which an answer is set in small type
 const byId = (id) => document.getElementById(id);
 const form = byId("form"), input = byId("question"), keyInput = byId("key"), results = byId("results");
 const shelfInput = byId("shelf");  // shown only where there are several shelves
@@ -20,6 +22,13 @@ function make(tag, className, ...children) {
   const element = document.createElement(tag);
   if (className) element.className = className;
   element.append(...children);  // strings become text nodes
+  return element;
+}
+
+// Text of others, which may run the other way than the words around it.
+function foreign(tag, className, ...children) {
+  const element = make(tag, className, ...children);
+  element.dir = "auto";
   return element;
 }
 
@@ -110,7 +119,7 @@ async function ask(question, within, signal) {
 
 async function verify(text, within, signal) {
   const { results: verdicts } = await post("v1/verify", { text, ...within }, signal);
-  show(...verdictBlocks(verdicts, { make, capital, passageCard }));
+  show(...verdictBlocks(verdicts, { make, foreign, capital, passageCard }));
   showTimings(verdicts[0]);
   announce(verdictsInShort(verdicts));
 }
@@ -199,16 +208,31 @@ function openTab(name) {
 
 function answerPanel(result) {
   const best = result.answers[0];
-  const text = make("p", result.kind === "list" ? "answer list" : "answer", best.text);
-  text.dir = "auto";
+  const isLong = result.kind === "list" || best.text.length > LONG;
+  const text = foreign("p", isLong ? "answer long" : "answer", ...worded(best));
   const panel = make("div", "panel", make("h2", "eyebrow", wordingOf(result).heading), text, confidence(best.confidence));
   const { title, start, supporting } = best.evidence;
   // The winner of a comparison is named as in the question.
-  const worded = start === null && !supporting ? words("worded") : "";
-  if (title) panel.append(make("p", "fine", `${words("from")} `, make("cite", "", title), worded && ` · ${worded}`));
-  else if (worded) panel.append(make("p", "fine", worded));
+  const byModel = start === null && !supporting ? words("worded") : "";
+  if (title) panel.append(make("p", "fine", ...from(title), byModel && ` · ${byModel}`));
+  else if (byModel) panel.append(make("p", "fine", byModel));
+  if (best.note) panel.append(make("p", "fine note", words("beware", { note: best.note })));
   if (corpus.feedback) panel.append(judging(result.question, best));
   return panel;
+}
+
+// The words of an answer; behind each sentence stand the numbers of the passages that it cites, which lead to them.
+function worded({ text, citations = [], sentences = [{ text, citations: citations.map((cited) => cited.passage_id) }] }) {
+  if (citations.length === 0) return [text];
+  const mark = (id) => {
+    const at = citations.findIndex((cited) => cited.passage_id === id);
+    return button(`[${at + 1}]`, () => visit(keyOf(citations[at])), "cited");
+  };
+  return sentences.flatMap((sentence) => [`${sentence.text} `, ...(sentence.citations ?? []).map(mark), " "]);
+}
+
+function from(title) {
+  return [`${words("from")} `, foreign("cite", "", title)];
 }
 
 // Of the two buttons "right" is sent at once, "wrong" asks for a better answer first, which may stay empty.
@@ -227,8 +251,7 @@ function judging(question, { text: answer, evidence: { passage_id, shelf } }) {
     }
   };
   const askForBetter = () => {
-    const better = make("input");
-    better.dir = "auto";
+    const better = foreign("input");
     better.setAttribute("aria-label", words("feedback.better"));
     better.placeholder = words("feedback.better");
     const box = make("form", "box", better, make("button", "", words("feedback.send")));
@@ -251,11 +274,9 @@ function judging(question, { text: answer, evidence: { passage_id, shelf } }) {
 function bearingPanel(result) {
   const { text, confidence: probability, evidence: { title } } = result.answers[0];
   const { heading, reason } = wordingOf(result);
-  const quote = make("blockquote", "bearing", text);
-  quote.dir = "auto";
   return make(
-    "div", "panel", make("h2", "eyebrow", heading), quote, confidence(probability),
-    ...(title ? [make("p", "fine", `${words("from")} `, make("cite", "", title))] : []),
+    "div", "panel", make("h2", "eyebrow", heading), foreign("blockquote", "bearing", text), confidence(probability),
+    ...(title ? [make("p", "fine", ...from(title))] : []),
     make("p", "fine", `${reason}.`),
   );
 }
@@ -267,7 +288,7 @@ function noAnswerPanel(result) {
     ? `${words("withheld")}.`
     : words("nothing", { share: percent(result.no_answer_confidence) });
   const panel = make("div", "panel no-answer", make("h2", "answer", heading), make("p", "", reason));
-  if (best) panel.append(make("p", "fine", `${guess}: `, make("q", "guess", best.text), ` — ${words("guess.sure", { share: percent(best.confidence) })}.`));
+  if (best) panel.append(make("p", "fine", `${guess}: `, foreign("q", "guess", best.text), ` — ${words("guess.sure", { share: percent(best.confidence) })}.`));
   return panel;
 }
 
@@ -305,21 +326,19 @@ function steps(path) {
   const compared = path.some((step) => step.question);
   const list = make("ol", compared ? "path" : "path hops");
   for (const step of path) {
-    const asked = step.question ? [make("p", "fine", step.question)] : [];
+    const asked = step.question ? [foreign("p", "fine", step.question)] : [];
     list.append(make("li", "", ...asked, passageCard(step, true)));
   }
   return make("section", "evidence", make("h2", "eyebrow", words("path")), list);
 }
 
 function passageCard(card, answered) {
-  const text = make("p", "passage");
-  text.dir = "auto";
+  const text = foreign("p", "passage");
   for (const part of splitBySpans(card.text, card.spans)) {
     if (part.span === null) text.append(part.text);
     else text.append(make("mark", part.span.kind ?? (answered && part.span.rank === 0 ? "best" : "other"), part.text));
   }
-  const title = make("h3", "", card.title || card.id);
-  title.dir = "auto";
+  const title = foreign("h3", "", card.number ? `[${card.number}] ` : "", card.title || card.id);
   const article = make(
     "article", "card", make("div", "head", title, make("span", "fine", words("score", { score: number(card.score, 3) }))),
     text, make("p", "fine id", card.location ? place(card.location) : words("passage", { id: card.id })),
@@ -391,8 +410,7 @@ function neighbours(card, text) {
 }
 
 function around({ text, title }) {
-  const shown = make("p", "passage near", text);
-  shown.dir = "auto";
+  const shown = foreign("p", "passage near", text);
   shown.title = title;
   return shown;
 }
@@ -553,8 +571,10 @@ form.addEventListener("submit", (event) => {
     announce(words(`empty.${tab}`));
     return;
   }
+  const place = address(question);
   // An address of the browser writes some characters in its way, such as apostrophes.
-  if (new URL(address(question), location.href).href !== location.href) history.pushState(null, "", address(question));
+  const isNew = new URL(place, location.href).href !== location.href;
+  if (isNew && place.length <= MAX_ADDRESS) history.pushState(null, "", place);
   document.title = words("title.question", { question });
   send(question);
 });

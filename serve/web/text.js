@@ -75,14 +75,17 @@ export function milliseconds(value) {
   return `${number(value, value < 10 ? 1 : 0)} ms`;
 }
 
-// One card a passage, in the order of the best answer found in it.
+// One card a passage, in the order of the best answer found in it. Passages that the first answer cites have its numbers.
 export function cardsOf(answers) {
   const cards = new Map();
   answers.forEach((answer, rank) => {
-    const { passage_id: id, shelf, title, text, score, location, start, end } = answer.evidence;
-    const key = keyOf(answer.evidence);
-    if (!cards.has(key)) cards.set(key, { key, id, shelf, title, text, score, location, spans: [] });
-    cards.get(key).spans.push({ start, end, rank });
+    const cited = answer.citations ?? [];
+    for (const passage of [...cited, answer.evidence]) {
+      const { passage_id: id, shelf, title, text, score, location, start, end } = passage;
+      const key = keyOf(passage), number = rank === 0 && cited.includes(passage) ? cards.size + 1 : 0;
+      if (!cards.has(key)) cards.set(key, { key, number, id, shelf, title, text, score, location, spans: [] });
+      cards.get(key).spans.push({ start, end, rank });
+    }
   });
   return [...cards.values()];
 }

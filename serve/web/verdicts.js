@@ -3,11 +3,10 @@ import { inWords, keyOf, percent, promiseInWords, stepOf } from "./text.js";
 import { words } from "./words.js";
 
 // The second argument has parts of the page.
-export function verdictBlocks(verdicts, { make, capital, passageCard }) {
+export function verdictBlocks(verdicts, { make, foreign, capital, passageCard }) {
   return verdicts.map((verdict) => {
-    const claim = make("p", "claim", verdict.claim);
-    claim.dir = "auto";
-    const panel = make("div", `panel verdict ${verdict.label}`, make("h2", "eyebrow", words(`verdict.${verdict.label}`)), claim);
+    const heading = make("h2", "eyebrow", words(`verdict.${verdict.label}`));
+    const panel = make("div", `panel verdict ${verdict.label}`, heading, foreign("p", "claim", verdict.claim));
     if (verdict.probabilities) panel.append(make("p", "words", sureness(verdict)));
     if (verdict.notice) panel.append(make("p", "fine", `${capital(verdict.notice)}.`));
     if (verdict.promise) panel.append(make("p", "fine promise", words("promised", { promise: promiseInWords(verdict.promise, "verdicts") })));

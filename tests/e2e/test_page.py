@@ -1,8 +1,20 @@
 """The web page in a real browser."""
 
+from typing import Any
+
 import pytest
 
-from tests.api.fakes import BEARING, COMPARED, EVIL, PROMISED, PROMISED_CLAIM, FakePipeline, serving
+from rag.core.types import Answer, AnswerSet, Evidence, JudgedSentence
+from tests.api.fakes import (
+    BEARING,
+    COMPARED,
+    EVIL,
+    PASSAGES,
+    PROMISED,
+    PROMISED_CLAIM,
+    FakePipeline,
+    serving,
+)
 
 QUESTION = "Where does the Danube rise?"
 
@@ -47,6 +59,44 @@ def test_other_kinds_of_answers_are_shown_as_what_they_are(page):
     assert page.complaints() == []
 
 
+class Citing(FakePipeline):
+    """Answers in two sentences that cite, by a third passage too, and guesses in Hebrew."""
+
+    def _answer(self, question: str, n_best: int) -> AnswerSet:
+        rhine, danube, emoji = [Evidence.of(PASSAGES[number], 1.0) for number in (1, 0, 2)]
+        if question == "שלום":
+            guess = Answer("נהר 2850", 0.0, 0.03, rhine)
+            return AnswerSet(question, (guess,), 0.9, "v1", {"total": 1.0})
+        sentences = (
+            JudgedSentence("It rises there.", ("danube-1", "rhine-1")),
+            JudgedSentence("It is long.", ("rhine-1",)),
+        )
+        text = " ".join(sentence.text for sentence in sentences) + " So it is." * 12
+        cited = {"citations": (rhine, danube), "sentences": sentences, "note": "it is doubted"}
+        answer = Answer(text, 0.0, 0.6, danube, **cited)
+        other = Answer("short", 0.0, 0.1, emoji)
+        return AnswerSet(question, (answer, other), 0.4, "v1", {"total": 1.0})
+
+
+def test_an_answer_leads_to_the_passages_that_it_cites(page_at: Any) -> None:
+    with serving(Citing()) as url:
+        page = page_at(url).open()
+        page.ask("Where?")
+        said = page.text(".answer").split()
+        assert " ".join(said) == "It rises there. [2][1] It is long. [1]"
+        assert page.texts(".card h3") == ["[1] Rhine", "[2] Danube", "Emoji 😀"]
+        assert page.text(".note") == "Beware: it is doubted."
+        page.all(".cited")[0].click()
+        assert page.script("return document.activeElement.dataset.passage") == "danube-1"
+        size = "return parseFloat(getComputedStyle(document.querySelector('.answer')).fontSize)"
+        assert page.script(size) < 20
+        page.ask("שלום")
+        # Else the share behind it would stand before it.
+        bidi = "return getComputedStyle(document.querySelector('.guess')).unicodeBidi"
+        assert page.script(bidi) == "isolate"
+        assert page.complaints() == []
+
+
 def test_claims_are_verified_on_a_tab_of_their_own(page):
     page.all("#tab-verify")[0].click()
     assert page.text("#send") == "Verify"
@@ -69,6 +119,9 @@ def test_claims_are_verified_on_a_tab_of_their_own(page):
     page.ask(QUESTION)
     assert page.text(".answer") == "the Black Forest"
     assert page.complaints() == []
+    place = page.driver.current_url
+    page.ask("The Danube is a river. " * 300)  # no server loads an address of this length
+    assert page.driver.current_url == place
 
 
 def test_both_values_of_a_comparison_are_shown_and_are_no_hops(page):
