@@ -39,7 +39,7 @@ from serve.responses import (
     Source,
     Usage,
 )
-from serve.routes import MAX_QUESTION_CHARS, TEXT, AppEngine, LongText
+from serve.routes import MAX_QUESTION_CHARS, TEXT, AppEngine, LongText, base_url_of
 
 MODEL = "openqa-rag"
 _UNDERSTOOD = "Question as understood: "
@@ -252,7 +252,7 @@ class _ReplyMaker:
         self.body = body
         self.understood = understood
         self.scope = request.scope
-        self._base_url = _base_url(request)
+        self._base_url = base_url_of(request)
         self._locked_url = self._base_url if engine.settings.knows_people else None
         self._n_prompt = _count(message.text for message in body.messages)
         self.id = f"chatcmpl-{request.state.request_id}"
@@ -407,11 +407,6 @@ def context_of(question: str, previous: str) -> str:
     """
     follows_up = _FOLLOWS_UP.search(question) is not None or len(question.split()) < _LEAST_WORDS
     return previous if follows_up and len(f"{previous} {question}") <= MAX_QUESTION_CHARS else ""
-
-
-def _base_url(request: Request) -> str:
-    prefix = quote(request.headers.get("x-forwarded-prefix", "").strip("/"))  # of a proxy
-    return f"{request.base_url}{prefix}/" if prefix else str(request.base_url)
 
 
 def _sources(result: dict[str, Any], base_url: str) -> list[Source]:

@@ -32,6 +32,7 @@ from starlette.responses import (
     RedirectResponse,
     Response,
 )
+from starlette.staticfiles import NotModifiedResponse, StaticFiles
 
 from indexers.documents import DocumentEntry
 from rag.core.types import Passage
@@ -45,7 +46,7 @@ from rag.pipeline import Pipeline
 from serve.engine import Engine
 from serve.errors import ApiError, describe, invalid_request, media_type_of
 from serve.responses import Accepted, DeletedOut, DocumentId, DocumentOut, DocumentsOut
-from serve.routes import AppEngine, ShelfName
+from serve.routes import AppEngine, ShelfName, base_url_of
 from serve.shelves import Scope, Shelf
 from serve.uploads import WAIT_S, Change, Version
 
@@ -63,6 +64,7 @@ _SHOWN = {
     **dict.fromkeys(_TEXTS, "text/plain"),
 }
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
+_CONDITIONS = StaticFiles()  # knows what requests may be conditional on
 Name = Annotated[str, StringConstraints(strict=True)]
 _NO_SCRIPTS = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -221,7 +223,7 @@ async def send(
     version = await _accept(edited, Change(documents=tuple(documents), until_s=_until(wait)))
     if not wait:
         ids = [DocumentId(id=document.id) for document in documents]
-        return _accepted(edited, version, documents=ids, **remarks)
+        return _accepted(request, edited, version, documents=ids, **remarks)
     made = DocumentsOut(
         documents=version.documents,
         index_version=version.index_version,
@@ -247,13 +249,14 @@ def _until(wait: bool) -> float | None:
     return time.time() + WAIT_S if wait else None
 
 
-def _accepted(shelf: Shelf, version: Version, **reply: Any) -> Response:
+def _accepted(request: Request, shelf: Shelf, version: Version, **reply: Any) -> Response:
     """The answer for a change that is on disk, with the address where its end is told."""
     address = f"/v1/versions/{version.id}"
     if shelf.name:
         address += f"?shelf={quote(shelf.name)}"
     accepted = Accepted(id=version.id, status="waiting", address=address, **reply)
-    return _body(accepted, 202, {"Location": address})
+    # With the path below which a proxy serves this.
+    return _body(accepted, 202, {"Location": base_url_of(request) + address.removeprefix("/")})
 
 
 @router.get("/v1/versions/{id}", tags=["documents"], response_model_exclude_defaults=True)
@@ -377,7 +380,9 @@ def _page(
     response_model=Accepted,
     responses={200: {"model": DeletedOut, "description": _WAITED}},
 )
-async def delete(document_id: str, edited: EditedShelf, wait: _Wait = False) -> Response:
+async def delete(
+    document_id: str, request: Request, edited: EditedShelf, wait: _Wait = False
+) -> Response:
     """Delete a document's passages from the index; it is accepted and made as one that is sent.
 
     If there is no such document, `deleted` is false: also for a request that is repeated because
@@ -385,7 +390,7 @@ async def delete(document_id: str, edited: EditedShelf, wait: _Wait = False) -> 
     """
     version = await _accept(edited, Change(deleted=(document_id,), until_s=_until(wait)))
     if not wait:
-        return _accepted(edited, version)
+        return _accepted(request, edited, version)
     is_deleted = version.deleted[document_id]
     return _body(
         DeletedOut(id=document_id, deleted=is_deleted, index_version=version.index_version)
@@ -400,6 +405,7 @@ async def delete(document_id: str, edited: EditedShelf, wait: _Wait = False) -> 
         200: {"content": _ANY_FILE},
         206: {"content": _ANY_FILE, "description": "The part that the header Range names"},
         303: {"description": "To the page of a PDF"},
+        304: {"description": "The file is still what `If-None-Match` names"},
         416: {"description": "The file has no such part"},
     },
 )
@@ -434,10 +440,18 @@ async def file(path: str, request: Request, engine: AppEngine, page: str = "") -
     headers = dict(_HEADERS)
     if kind != "pdf":  # a sandbox would stop the browser's own viewer
         headers["Content-Security-Policy"] = _NO_SCRIPTS
+    media_type = "application/octet-stream"
+    download: str | None = file.name
     if kind in _SHOWN:
-        return FileResponse(file, media_type=_SHOWN[kind], headers=headers)
-    unknown = "application/octet-stream"
-    return FileResponse(file, media_type=unknown, headers=headers, filename=file.name)
+        media_type = _SHOWN[kind]
+        download = None
+    status = await asyncio.to_thread(file.stat)
+    response = FileResponse(
+        file, headers=headers, media_type=media_type, filename=download, stat_result=status
+    )
+    if _CONDITIONS.is_not_modified(response.headers, request.headers):
+        return NotModifiedResponse(response.headers)
+    return response
 
 
 def _indexed(pipeline: Pipeline, path: str) -> tuple[bool, list[Passage]]:

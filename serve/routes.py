@@ -12,6 +12,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import (
@@ -150,6 +151,12 @@ async def _without_query(request: Request) -> None:
         names = ", ".join(sorted(request.query_params))[:100]
         hint = "send parameters in the JSON body"
         raise invalid_request(f"{names!r} in the URL is not read", hint)
+
+
+def base_url_of(request: Request) -> str:
+    """The address of the server as its client knows it, with a slash at its end."""
+    prefix = quote(request.headers.get("x-forwarded-prefix", "").strip("/"))  # of a proxy
+    return f"{request.base_url}{prefix}/" if prefix else str(request.base_url)
 
 
 AppEngine = Annotated[Engine, Depends(_engine)]

@@ -60,6 +60,9 @@ async def test_indexed_files_are_served_as_what_browsers_may_show(made):
         for part, status in (("2-7", 206), ("99-", 416)):
             reply = await client.get("/v1/files/notes.md", headers={"Range": f"bytes={part}"})
             assert (reply.status_code, reply.text) == (status, "Rivers" if status == 206 else "")
+        for tag, status in ((text.headers["etag"], 304), ('"other"', 200)):
+            reply = await client.get("/v1/files/notes.md", headers={"If-None-Match": tag})
+            assert (reply.status_code, bool(reply.content)) == (status, status == 200)
         page = await client.get("/v1/files/sub/100%25%20plan.html")
         assert "alert(1)" in page.text
         assert page.headers["content-security-policy"].startswith("sandbox; default-src 'none'")

@@ -47,7 +47,7 @@ async def accept(client: httpx.AsyncClient, *documents: dict[str, Any]) -> str:
     reply = await client.post("/v1/documents", json=body)
     assert reply.status_code == 202, reply.text
     assert reply.json()["status"] == "waiting"
-    assert reply.headers["Location"] == reply.json()["address"]
+    assert reply.headers["Location"] == f"http://test{reply.json()['address']}"
     return str(reply.json()["address"])
 
 
