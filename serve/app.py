@@ -22,14 +22,15 @@ from serve.engine import Engine
 from serve.errors import ErrorOut, add_error_handlers
 from serve.identity import Person
 from serve.middleware import Gate
-from serve.routes import router
+from serve.routes import operation, router
 from serve.settings import ServeSettings
 from serve.shelves import OpenPipeline, open_pipeline
 
 RUN_PREFIX = "rag-serve-"  # of temporary folders of servers
 _WEB = Path(__file__).parent / "web"
 _PAGES = {"/": "index.html", "/docs": "docs.html"}
-_ROUTERS = (router, chat.router, documents.router, agents.router, verifying.router)
+_API_KEY = APIKeyHeader(name="X-API-Key", auto_error=False)
+_LOCKED = (router, chat.router, documents.router, agents.router, verifying.router)
 
 
 def create_app(
@@ -76,8 +77,11 @@ def create_app(
             await engine.close()
             temporary.close()
 
-    api_routes = [route for part in _ROUTERS for route in part.routes]
-    keys = (HTTPBearer(auto_error=False), APIKeyHeader(name="X-API-Key", auto_error=False))
+    api_routes = [route for part in (operation, *_LOCKED) for route in part.routes]
+    keys = []
+    if settings.knows_people:
+        # For the description: the gate checks them.
+        keys = [Depends(HTTPBearer(auto_error=False)), Depends(_API_KEY)]
     app = FastAPI(
         title="Open-domain question answering",
         version=__version__,
@@ -87,14 +91,14 @@ def create_app(
         # Behind a proxy it would lead to another path, and perhaps from https to http.
         redirect_slashes=False,
         servers=[{"url": "./"}],  # beside this description, also behind a proxy
-        dependencies=[Depends(key) for key in keys if settings.knows_people],  # checked by the gate
         responses={"default": {"model": ErrorOut, "description": "An error; its code says which"}},
         lifespan=lifespan,
         middleware=[Middleware(Gate, settings=settings, metrics=engine.metrics, routes=api_routes)],
     )
     app.state.engine = engine
-    for part in _ROUTERS:
-        app.include_router(part)
+    app.include_router(operation)
+    for part in _LOCKED:
+        app.include_router(part, dependencies=keys)
     app.router.routes.extend(_page_routes(settings))
     add_error_handlers(app, engine.metrics.rejected)
     return app

@@ -88,7 +88,9 @@ class Gate:
         # With its placeholders, so that clients cannot create new labels.
         path = routes[0].path if routes else "unmatched"
         is_head = scope["method"] == "HEAD"
-        inner = {**scope, "method": "GET"} if is_head else scope
+        inner = scope
+        if is_head:
+            inner = {**scope, "method": "GET"}
         status = 0
 
         async def send_wrapped(message: Message) -> None:
@@ -226,5 +228,7 @@ def _methods_of(routes: Iterable[Route | Mount]) -> set[str]:
     """What a path can be asked by; files are below what is mounted."""
     methods = set[str]()
     for route in routes:
-        methods |= {"GET"} if isinstance(route, Mount) else set(route.methods or ())
-    return methods | {"HEAD"} if "GET" in methods else methods
+        methods.update(getattr(route, "methods", None) or ("GET",))
+    if "GET" in methods:
+        methods.add("HEAD")
+    return methods

@@ -162,6 +162,7 @@ def base_url_of(request: Request) -> str:
 AppEngine = Annotated[Engine, Depends(_engine)]
 BODY_ALONE = [Depends(_without_query)]
 router = APIRouter()
+operation = APIRouter(tags=["operation"])  # needs no key
 
 
 @router.post(
@@ -305,13 +306,13 @@ def append_record(path: Path, record: dict[str, object], max_bytes: int) -> None
         raise ApiError(507, "disk_full", message, "the server's disk may be full; nothing was kept")
 
 
-@router.get("/healthz", tags=["operation"])
+@operation.get("/healthz")
 async def healthz() -> Alive:
     """200 as soon as the process serves HTTP."""
     return Alive()
 
 
-@router.get("/readyz", tags=["operation"], response_model_exclude_defaults=True)
+@operation.get("/readyz", response_model_exclude_defaults=True)
 async def readyz(request: Request, engine: AppEngine) -> IsReady | Ready | ShelvesReady:
     """200 once the index is loaded, or one of several; 503 before that."""
     engine.require_ready()
@@ -343,9 +344,8 @@ def _shelves_ready(engine: Engine) -> ShelvesReady:
     return ready
 
 
-@router.get(
+@operation.get(
     "/metrics",
-    tags=["operation"],
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )

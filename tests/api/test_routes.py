@@ -153,6 +153,7 @@ async def test_openapi_is_valid_and_describes_requests_answers_and_errors():
             for response in responses.values():
                 assert all(content["schema"] for content in response.get("content", {}).values())
     assert schema["paths"]["/v1/ask"]["post"]["security"]
+    assert "security" not in schema["paths"]["/healthz"]["get"]
 
 
 async def test_the_page_and_its_files_are_served_with_security_headers():
