@@ -69,17 +69,8 @@ class Connections:
         self.idle.pop(connection, None)
 
 
-<<<<<<< HEAD
-class GuardedProtocol(asyncio.Protocol):
-    """Passes what happens on a connection to uvicorn's HTTP/1.1, and watches the time; uvicorn makes
-    such a protocol for each connection.
-    """
-
-    transport: asyncio.Transport
-=======
 class GuardedProtocol(H11Protocol):
-    """Uvicorn's HTTP/1.1 that watches the time."""
->>>>>>> 353b1e6d (A connection is uvicorn's with a watch, and what needs no key is described as such)
+    """Uvicorn's HTTP/1.1 that watches the time; uvicorn makes such a protocol for each connection."""
 
     def __init__(
         self, connections: Connections, *, app_state: dict[str, Any], **given: Any

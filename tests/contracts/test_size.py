@@ -28,7 +28,7 @@ TOKENS = {
     "rag/bench": (18_830, 8_000),
     "rag/cli": (11_030, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
-    "rag/core": (5_455, 4_200),
+    "rag/core": (5_550, 4_200),
     "rag/data": (57_830, 41_000),
     "rag/docs": (180, 200),
     # One table of figures; what a run cannot be judged by is refused, what is left out is noted; runs of
@@ -39,16 +39,16 @@ TOKENS = {
     "rag/joint": (13_850, 13_000),
     "rag/metrics": (5_060, 3_600),
     "rag/rounds": (3_850, 3_050),
-    "rag/runtime": (9_320, 7_900),
+    "rag/runtime": (9_450, 7_900),
     "rag/sample": (60, 100),
     "rag/scale": (2_800, 2_700),
     "rag/training": (9_850, 8_200),
     "indexers": (34_900, 28_000),
-    "readers": (56_400, 43_600),
+    "readers": (56_480, 43_600),
     "retrievers": (49_060, 41_000),
     # Every route describes what it answers; shelves.
-    "serve": (30_450, 16_000),
-    "tests": (317_200, 200_000),
+    "serve": (30_810, 16_000),
+    "tests": (318_710, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
