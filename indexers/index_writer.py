@@ -293,8 +293,17 @@ def write_index(
     with directory_lock(directory):
         with disk_errors(directory):
             ledger = BuildLedger(directory, is_update=is_update, overwrites=overwrite)
-        writer = _IndexWriter(Content.of(content), settings, encoder, start_from, ledger)
-        return writer.write(max_deleted_share, encode)
+        writer = _IndexWriter(
+            Content.of(content),
+            settings,
+            encoder,
+            start_from,
+            ledger,
+            max_deleted_share,
+            encode,
+            WriteReport(directory),
+        )
+        return writer.write()
 
 
 @dataclass(slots=True)
@@ -314,20 +323,19 @@ class _IndexWriter:
     encoder: Encoder | None
     start: Index | None
     ledger: BuildLedger
-    report: WriteReport = field(init=False)
+    max_deleted_share: float
+    encode: EncodesCorpus
+    report: WriteReport
     earlier_rows: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     stored_tokens: TokenShards | None = None
     kept_passages: int = 0
-
-    def __post_init__(self) -> None:
-        self.report = WriteReport(self.ledger.directory)
 
     @property
     def _keeps_corpus(self) -> bool:
         """Whether the index goes on from the documents of `start`, not from its vectors alone."""
         return self.ledger.is_update or self.content.documents is None
 
-    def write(self, max_deleted_share: float, encode: EncodesCorpus) -> WriteReport:
+    def write(self) -> WriteReport:
         """Write all stages and the manifest; see `write_index`."""
         ledger = self.ledger
         report = self.report
@@ -343,7 +351,7 @@ class _IndexWriter:
         if language is None and previous is not None:
             language = previous.language
         if documents is not None:
-            self._write_passages(documents, max_deleted_share)
+            self._write_passages(documents)
         stored = ledger.stage("passages")
         if ledger.is_update and previous and previous.stage("passages").files == stored.files:
             # No document differs: the index stays as it is.
@@ -358,7 +366,7 @@ class _IndexWriter:
         inputs = {"passages": stored.output}
         if self.settings.has_dense:
             encoder = cast("PassageEncoder", self.encoder)
-            self._write_embeddings(passages, inputs, encoder, encode)
+            self._write_embeddings(passages, inputs, encoder)
             self._write_dense()
         if self.settings.has_tokens:
             self._write_tokens(passages, inputs, cast("TokenEncoder", self.encoder))
@@ -440,9 +448,9 @@ class _IndexWriter:
                 del stages["passages"]
             self.ledger.reuse_from(start.data, stages)
 
-    def _write_passages(self, changes: Iterable[Change], max_deleted_share: float) -> None:
+    def _write_passages(self, changes: Iterable[Change]) -> None:
         """Store passages and documents; if they are stored and no source identifies them, compare."""
-        documents = self._documents(changes, max_deleted_share)
+        documents = self._documents(changes)
         source = self.content.source
         stored = self.ledger.stage("passages").output
         if source is not None or not stored:
@@ -466,7 +474,7 @@ class _IndexWriter:
                 arguments=("out", "overwrite"),
             )
 
-    def _documents(self, changes: Iterable[Change], max_deleted_share: float) -> Iterator[Put]:
+    def _documents(self, changes: Iterable[Change]) -> Iterator[Put]:
         """The documents of the new version, without their groups.
 
         Counts those of an update in the report as they are read; after the last, writes their
@@ -497,10 +505,10 @@ class _IndexWriter:
         if start is not None and self.ledger.is_update:
             total = len(start.documents)
             report.deleted = total - report.kept - report.replaced
-            if report.deleted > max_deleted_share * total:
+            if report.deleted > self.max_deleted_share * total:
                 raise DataError(
                     f"{report.deleted:,} of the {total:,} documents in {report.directory} would be "
-                    f"deleted (limit {max_deleted_share:.0%})",
+                    f"deleted (limit {self.max_deleted_share:.0%})",
                     hint="check that the corpus is the one of this index, or raise "
                     "{max_deleted_share}",
                     arguments=["max_deleted_share"],
@@ -550,7 +558,6 @@ class _IndexWriter:
         passages: PassageStore,
         inputs: Mapping[str, object],
         encoder: PassageEncoder,
-        encode: EncodesCorpus,
     ) -> None:
         """Encode the passages, one shard per call, so that the encoder can sort them by length."""
         settings = self.settings
@@ -583,7 +590,7 @@ class _IndexWriter:
                 # The probes of the next version are questions of the same kind.
                 folder.mkdir(exist_ok=True)
                 link_or_copy(vectors.directory / PROBES_NAME, probes)
-        shards = encode(folder, passages, encoder, settings.stored_dtype, **options)
+        shards = self.encode(folder, passages, encoder, settings.stored_dtype, **options)
         if not probes.exists():
             save_probes(folder, passages, encoder, settings.probes, settings.seed)
         self.ledger.finish("embeddings", asdict(shards.layout))

@@ -47,23 +47,19 @@ class Cutter:
 
     def __init__(self, stated: Mapping[str, Any], open_budget: Callable[[], Budget]) -> None:
         self.reading = load_config(CorpusOptions, overrides=stated)
-        self._open_budget = open_budget
-
-    @cached_property
-    def _budget(self) -> Budget:
-        return self._open_budget()
+        self._budget = cache(open_budget)
 
     @cached_property
     def options(self) -> CorpusOptions:
         """All options."""
         if "max_tokens" in self.reading.model_fields_set:
             return self.reading
-        longest = min(self._budget[0], MAX_SECTION_TOKENS)
+        longest = min(self._budget()[0], MAX_SECTION_TOKENS)
         return self.reading.model_copy(update={"max_tokens": longest})
 
     def __call__(self, document: Document) -> list[Passage]:
         """The passages of a document."""
-        return list(split_documents([document], self.options, self._budget[1]))
+        return list(split_documents([document], self.options, self._budget()[1]))
 
 
 class Corpus:
