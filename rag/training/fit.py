@@ -443,8 +443,9 @@ def _divided_loss(method: Method, batch: Any, world: World) -> Loss:
     total = world.total(terms)
     parts: Mapping[str, float | torch.Tensor] = dict.fromkeys(loss.parts, 0.0)
     if not terms:
-        # The mean of no terms is not a number, and is to count nothing.
-        return replace(loss, value=0.0 * loss.value.nan_to_num(), parts=parts)
+        # The mean of no terms is not a number, nor is its gradient: neither is to count.
+        nothing = loss.value.new_zeros(())
+        return replace(loss, value=nothing, parts=parts, backward=lambda flush: None)
     share = terms / total
     parts = {name: share * number for name, number in loss.parts.items()}
     return replace(loss, value=share * loss.value, parts=parts)

@@ -80,7 +80,7 @@ def hop_examples(
     if not yielded:
         raise DataError(
             "no question can be trained on; the warnings say why",
-            hint="give gold passages; where a set names them without their text, {index} has the texts",
+            hint="give gold passages, or {index} with the ids that the set names (`rag index … --split none`)",
             arguments=["index"],
         )
 

@@ -177,8 +177,8 @@ def masked_squares(model: torch.nn.Module, batch: Any) -> Loss:
     """The mean over rows whose x is large: of other numbers of terms in either process."""
     rows = torch.stack([torch.as_tensor(row, dtype=torch.float32) for row in batch])
     x = rows[:, :1]
-    counted = x[:, 0] > 0.3
-    errors = (model(x) - rows[:, 1:])[counted].square().mean()
+    counted = x > 0.46  # of the last batch nothing in the second process
+    errors = ((model(x) - rows[:, 1:]).square() * counted).sum() / counted.sum()
     return Loss(errors, len(rows), 0, parts={"error": errors}, terms=int(counted.sum()))
 
 
