@@ -40,9 +40,9 @@ serve: $(VENV)/.installed
 	RAG_SERVE_EXAMPLE_QUESTIONS='In what city do the Blue Nile and the White Nile come together? | Who determined the structure of penicillin? | Whom did Yuri Gagarin marry?' \
 	$(BIN)/rag serve --index $(DEMO) --port $(PORT)
 
-# Two processes, with one thread each; tests of one file share what it sets up.
+# Two processes, with one thread each; the first that is done takes half of what the other still has.
 test: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-avx2: $(VENV)/.installed-dev
 	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(BIN)/python -m pytest $(NUMERICAL)
