@@ -38,6 +38,10 @@ class Connections:
         self.open = set[GuardedProtocol]()
         self.idle = dict[GuardedProtocol, None]()
 
+    def protocol(self, *, app_state: dict[str, Any], **given: Any) -> "GuardedProtocol":
+        """Make a protocol; uvicorn calls this for each connection."""
+        return GuardedProtocol(self, app_state, given)
+
     def tracked(self, app: ASGIApp) -> ASGIApp:
         """The application, which tells its connection when a request begins and ends."""
 
@@ -69,20 +73,23 @@ class Connections:
         self.idle.pop(connection, None)
 
 
-class GuardedProtocol(H11Protocol):
-    """Uvicorn's HTTP/1.1 that watches the time; uvicorn makes such a protocol for each connection."""
+class GuardedProtocol(asyncio.Protocol):
+    """Passes what happens on a connection to uvicorn's HTTP/1.1, and watches the time."""
+
+    transport: asyncio.Transport
 
     def __init__(
-        self, connections: Connections, *, app_state: dict[str, Any], **given: Any
+        self, connections: Connections, app_state: dict[str, Any], given: dict[str, Any]
     ) -> None:
-        super().__init__(app_state={**app_state, "connection": self}, **given)
         self._connections = connections
+        self._http = H11Protocol(app_state={**app_state, "connection": self}, **given)
         self._n_requests = 0  # under way
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Make room and wait for the first request."""
-        super().connection_made(transport)
+        self.transport = transport
+        self._http.connection_made(transport)
         self._connections.open.add(self)
         self._wait()
         self._connections.make_room()
@@ -91,17 +98,29 @@ class GuardedProtocol(H11Protocol):
         """Stop waiting."""
         self._connections.remove(self)
         self._stop_deadline()
-        super().connection_lost(exc)
+        self._http.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Handle a piece of a request."""
         try:
-            super().data_received(data)
+            self._http.data_received(data)
         except h11.LocalProtocolError:
             # The request is malformed, and the client has a response already.
             self.transport.close()
         if self._n_requests == 0:
             self._wait()
+
+    def eof_received(self) -> None:
+        """Handle the end of what the client sends."""
+        self._http.eof_received()
+
+    def pause_writing(self) -> None:
+        """Stop sending until the client has read."""
+        self._http.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Send again."""
+        self._http.resume_writing()
 
     def begin_request(self) -> None:
         """The headers of a request are there."""

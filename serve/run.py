@@ -26,7 +26,7 @@ from rag.core.errors import ConfigError, ResourceError
 from rag.core.log import setup_logging
 from rag.core.manifest import read_manifest
 from serve.app import RUN_PREFIX, create_app
-from serve.connections import Connections, GuardedProtocol, quieten_connections
+from serve.connections import Connections, quieten_connections
 from serve.metrics import SHARED_FOLDER
 from serve.settings import ServeSettings
 from serve.shelves import open_pipeline
@@ -161,7 +161,7 @@ def _server(settings: ServeSettings, app: FastAPI, **more: Any) -> uvicorn.Serve
     connections = Connections()
     config = uvicorn.Config(
         connections.tracked(app),
-        http=partial(GuardedProtocol, connections),  # type: ignore[arg-type]  # called as a class
+        http=connections.protocol,  # type: ignore[arg-type]  # is called as a class is
         ws="none",
         backlog=_ACCEPTED_AT_ONCE,
         log_config=None,

@@ -136,10 +136,8 @@ class Epochs:
             raise IndexError(f"batch {step} of a run of {len(self)}")
         epoch, number = divmod(step, self.per_epoch)
         if self._order[0] != epoch:
-            order = (
-                generator(self.seed, Stream.EPOCH, epoch).permutation(self._count).astype(np.int64)
-            )
-            self._order = (epoch, order)
+            draw = generator(self.seed, Stream.EPOCH, epoch)
+            self._order = (epoch, draw.permutation(self._count).astype(np.int64))
         begin = number * self._n_used // self.per_epoch
         end = (number + 1) * self._n_used // self.per_epoch
         return self._order[1][begin:end]
@@ -216,10 +214,10 @@ class RetrieverBatches(EpochBatches):
     def __getitem__(self, step: int) -> RetrieverBatch:
         numbers = self.epochs[step]
         positives = self.data.rows_of(numbers, "positive")
-        drawn = self._draw_positives(positives, generator(self.epochs.seed, Stream.POSITIVES, step))
-        owners, negatives = self._draw_negatives(
-            numbers, generator(self.epochs.seed, Stream.NEGATIVES, step)
-        )
+        draw = generator(self.epochs.seed, Stream.POSITIVES, step)
+        drawn = self._draw_positives(positives, draw)
+        draw = generator(self.epochs.seed, Stream.NEGATIVES, step)
+        owners, negatives = self._draw_negatives(numbers, draw)
         passages = [*self.data.passages(drawn), *negatives]
         columns = np.arange(len(passages))  # of the positives, then of the negatives
         if self.mask_false_negatives:
@@ -284,9 +282,8 @@ class TargetBatches(EpochBatches):
     def __getitem__(self, step: int) -> RetrieverBatch:
         numbers = self.epochs[step]
         lists = self.data.rows_with_targets(numbers)
-        owners, rows = _draw(
-            lists, self.per_question, generator(self.epochs.seed, Stream.CANDIDATES, step)
-        )
+        draw = generator(self.epochs.seed, Stream.CANDIDATES, step)
+        owners, rows = _draw(lists, self.per_question, draw)
         passages, columns = distinct(self.data.passages(rows))
         targets = np.full((len(numbers), len(passages)), np.nan, np.float32)
         targets[owners, columns] = self.data.targets[rows]

@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +25,7 @@ from rag.data.claims import why_not_judged
 from rag.pipeline import Pipeline
 from readers.protocols import Reader, ReadRequest
 from serve.app import create_app
-from serve.connections import Connections, GuardedProtocol
+from serve.connections import Connections
 from serve.run import bind
 from serve.settings import ServeSettings, hash_api_key
 from tests.support.described import check_described
@@ -387,10 +386,7 @@ def listening(app: FastAPI) -> Iterator[str]:
     """Run the application on a real port in a thread; yields its address."""
     connections = Connections()
     config = uvicorn.Config(
-        connections.tracked(app),
-        http=partial(GuardedProtocol, connections),
-        log_config=None,
-        access_log=False,
+        connections.tracked(app), http=connections.protocol, log_config=None, access_log=False
     )
     server = uvicorn.Server(config)
     listener = bind("127.0.0.1", 0)
