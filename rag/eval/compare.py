@@ -63,7 +63,7 @@ def compare_evaluations(
             f"expected two or more evaluations with distinct names, found {len(names)}: {', '.join(names)}"
         )
     shared = _shared_figures(evaluations)
-    tables = [_aligned(evaluation, evaluations[0]) for evaluation in evaluations]
+    tables = [aligned_figures(evaluation, evaluations[0]) for evaluation in evaluations]
     rows = []
     for (a, ours), (b, theirs) in combinations(zip(names, tables, strict=True), 2):
         if all_pairs or a == names[0]:
@@ -107,8 +107,12 @@ def depth_of(evaluation: Evaluation) -> int:
     return max(*settings.get("ks", EvaluationSettings().ks), settings.get("read", 0))
 
 
-def _aligned(evaluation: Evaluation, first: Evaluation) -> dict[str, Float64]:
-    """Figures of an evaluation in the order of the questions of the first."""
+def aligned_figures(evaluation: Evaluation, first: Evaluation) -> dict[str, Float64]:
+    """Figures (n,) of an evaluation in the order of the questions of the first.
+
+    Raises:
+        MismatchedArtifactError: question sets or answer profiles differ.
+    """
     for key, label in (("profile", "answer profile"), ("n", "number of questions")):
         if first.metrics[key] != evaluation.metrics[key]:
             raise MismatchedArtifactError(

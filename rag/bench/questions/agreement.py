@@ -16,7 +16,8 @@ from scipy.stats import kendalltau
 
 from rag.core.arrays import Float64
 from rag.core.errors import ConfigError
-from rag.eval.results import load_evaluation
+from rag.eval.compare import aligned_figures
+from rag.eval.results import load_evaluations
 from rag.metrics.significance import Interval
 
 FIGURES = ("mrr", "top1", "top5")
@@ -55,20 +56,19 @@ def _tau(first: Float64, second: Float64) -> float:
     return float(kendalltau(first.mean(1), second.mean(1)).statistic)
 
 
-def read_figures(folders: Sequence[Path], figure: str) -> Float64:
-    """A figure (S, n) of the questions for which all S evaluations have it.
+def read_figures(folders: Sequence[Path]) -> dict[str, Float64]:
+    """Each figure (S, n) of the questions for which all S evaluations have it.
 
     Raises:
-        ConfigError: the evaluations asked other questions.
+        MismatchedArtifactError: the evaluations asked other questions.
     """
-    values = []
-    for folder in folders:
-        records = load_evaluation(folder).records()
-        values.append({record.id: record.scores.get(figure) for record in records})
-    if any(scores.keys() != values[0].keys() for scores in values):
-        raise ConfigError(f"{folders[0]} and others asked other questions")
-    columns = [[scores[name] for scores in values] for name in values[0]]
-    return np.array([column for column in columns if None not in column], float).T
+    evaluations = load_evaluations(folders)
+    tables = [aligned_figures(evaluation, evaluations[0]) for evaluation in evaluations]
+    figures = {}
+    for name in FIGURES:
+        values = np.array([table[name] for table in tables])
+        figures[name] = values[:, ~np.isnan(values).any(axis=0)]
+    return figures
 
 
 def main(*, people: Folders, made: Folders) -> None:
@@ -82,12 +82,14 @@ def main(*, people: Folders, made: Folders) -> None:
         raise ConfigError(
             f"{len(people)} and {len(made)} folders, expected as many, and at least {_LEAST_SETTINGS}"
         )
-    for figure in FIGURES:
-        of_people = read_figures(people, figure)
-        of_made = read_figures(made, figure)
+    figures_of_people = read_figures(people)
+    figures_of_made = read_figures(made)
+    for name in FIGURES:
+        of_people = figures_of_people[name]
+        of_made = figures_of_made[name]
         tau, halves = measure_agreement(of_people, of_made)
         asked = f"{of_people.shape[1]} of people and {of_made.shape[1]} made"
-        print(f"{figure}: tau {tau:.2f} ({asked}); two halves of people's {halves:.2f}")
+        print(f"{name}: tau {tau:.2f} ({asked}); two halves of people's {halves:.2f}")
 
 
 if __name__ == "__main__":
