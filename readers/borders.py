@@ -73,6 +73,7 @@ _WHOLE = (
     |(?:(?<![^\s(|:])-|\bv)?\b\d+(?:[.,:]\d+)+(?:[-+~]?[a-z]+\.?\d+)?              # version, number, time
     |(?<![^\s(|:])-\d+\b|(?<![^\s(\[`"'])\.[a-z][\w-]*            # negative number, hidden file
     |\b\w+_\w+|\b[A-Za-z]\w*(?:(?:\.(?=[a-z_])|::|->)\w+)+(?:\(\))?     # name in code or of a file
+    |[\p{Latin}\p{Greek}\p{Cyrillic}\p{N}\p{M}]+                        # word, where blanks part words
     """,
         regex.VERBOSE,
     )
@@ -87,7 +88,9 @@ _PART = regex.compile(r"(?=[^\n|]*\w)[^\s|](?:[^\n|]*[^\s|])?")
 
 
 def whole_tokens(text: str, start: int, end: int) -> tuple[int, int]:
-    """Extend a span so that it cuts no option, version, price, path, address or name in code.
+    """Extend a span so that it cuts no word, option, version, price, path, address or name in code.
+
+    The word pieces of RoBERTa and other models do not say where a word begins.
 
     Example:
         >>> text = "Give --no-cache-dir, or write to help@example.org."

@@ -14,12 +14,15 @@ CUT = [
     ("call os.path.join() now", "path", "os.path.join()"),
     ("-16.17 degrees", "16.17", "-16.17"),
     ("at 12:30 pm", "12", "12:30"),
+    ("by Dorothy Hodgkin's group", "othy Hodg", "Dorothy Hodgkin"),
+    ("по реке Дунай.", "уна", "Дунай"),
+    ("多瑙河很长", "瑙河", "瑙河"),
 ]
 WHOLE = ["1990-95 ended", "and/or this", "1945.Then it", "red, white"]
 
 
 @pytest.mark.parametrize(("text", "part", "whole"), CUT)
-def test_options_versions_addresses_paths_and_prices_are_not_cut(
+def test_words_options_versions_addresses_paths_and_prices_are_not_cut(
     text: str, part: str, whole: str
 ) -> None:
     start = text.index(part)
