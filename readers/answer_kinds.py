@@ -47,7 +47,7 @@ def present_spans(result: AnswerSet, n_best: int) -> AnswerSet:
     whole = _list_of(result.question, answers[0].evidence) if answers else None
     if whole is None:
         return replace(result, answers=answers)
-    return replace(result, answers=(_placed(answers[0], whole), *answers[1:]), kind="list")
+    return replace(result, answers=(_at_bounds(answers[0], whole), *answers[1:]), kind="list")
 
 
 def _list_of(question: str, evidence: Evidence) -> tuple[int, int] | None:
@@ -55,16 +55,16 @@ def _list_of(question: str, evidence: Evidence) -> tuple[int, int] | None:
     asks_how = _HOW_TO.match(question) is not None
     if evidence.start is None or not (asks_how or asks_several(question)):
         return None
-    place = list_around(evidence.text, evidence.start)
-    if place is None or not asks_how:
-        return place
-    lines = evidence.text[slice(*place)].split("\n")
-    return place if all(map(_STEP.match, filter(str.strip, lines))) else None
+    bounds = list_around(evidence.text, evidence.start)
+    if bounds is None or not asks_how:
+        return bounds
+    lines = evidence.text[slice(*bounds)].split("\n")
+    return bounds if all(map(_STEP.match, filter(str.strip, lines))) else None
 
 
-def _placed(answer: Answer, place: tuple[int, int]) -> Answer:
-    evidence = replace(answer.evidence, start=place[0], end=place[1])
-    return replace(answer, text=evidence.text[slice(*place)], evidence=evidence)
+def _at_bounds(answer: Answer, bounds: tuple[int, int]) -> Answer:
+    evidence = replace(answer.evidence, start=bounds[0], end=bounds[1])
+    return replace(answer, text=evidence.text[slice(*bounds)], evidence=evidence)
 
 
 def _as_sentences(result: AnswerSet) -> tuple[Answer, ...]:
@@ -81,9 +81,9 @@ def _as_sentences(result: AnswerSet) -> tuple[Answer, ...]:
             continue
         spans = sentence_spans(evidence.text)
         before = [span for span in spans if span[0] <= evidence.start]
-        place = before[-1] if before else spans[0]
-        key = (evidence.passage_id, place[0])
-        sentences.setdefault(key, _placed(answer, place))
+        sentence = before[-1] if before else spans[0]
+        key = (evidence.passage_id, sentence[0])
+        sentences.setdefault(key, _at_bounds(answer, sentence))
         shares[key] = shares.get(key, 0.0) + answer.confidence
     scale = (1.0 - result.no_answer_confidence) / (sum(shares.values()) or 1.0)
     ordered = sorted(shares, key=lambda key: -shares[key])
@@ -122,15 +122,15 @@ def list_around(text: str, start: int) -> tuple[int, int] | None:
     """
     lines = list(regex.finditer(r"[^\n]*\S[^\n]*", text))
     is_item = [_ITEM.match(line[0]) is not None for line in lines]
-    place = sum(line.end() <= start for line in lines)
-    if place < len(lines) and lines[place][0].rstrip().endswith(":") and not is_item[place]:
-        place += 1
-    first = place
+    number = sum(line.end() <= start for line in lines)
+    if number < len(lines) and lines[number][0].rstrip().endswith(":") and not is_item[number]:
+        number += 1
+    first = number
     while first > 0 and is_item[first - 1]:
         first -= 1
-    last = place
+    last = number
     while last < len(lines) and is_item[last]:
         last += 1
-    if last == place or last - first < 2:
+    if last == number or last - first < 2:
         return None
     return lines[first].start(), lines[last - 1].end()

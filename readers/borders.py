@@ -27,16 +27,16 @@ def find_span(answer: str, text: str) -> tuple[int, int] | None:
         >>> find_span("1 , 000 sao", "1,000 São Paulo"), find_span("art", "The party began.")
         ((0, 9), None)
     """
-    sought = list(map(folded, _TOKEN.findall(answer)))
-    if not sought or sought[0] not in folded(text):
+    answer_words = list(map(folded, _TOKEN.findall(answer)))
+    if not answer_words or answer_words[0] not in folded(text):
         return None
     tokens = list(_TOKEN.finditer(text))
     words = [folded(token[0]) for token in tokens]
     found = None
-    for first in range(len(words) - len(sought) + 1):
-        if words[first : first + len(sought)] != sought:
+    for first in range(len(words) - len(answer_words) + 1):
+        if words[first : first + len(answer_words)] != answer_words:
             continue
-        span = tokens[first].start(), tokens[first + len(sought) - 1].end()
+        span = tokens[first].start(), tokens[first + len(answer_words) - 1].end()
         if text[slice(*span)] == answer:
             return span
         found = found or span
@@ -105,7 +105,7 @@ def whole_tokens(text: str, start: int, end: int) -> tuple[int, int]:
     # From two characters before the last blank, as a price may have a blank after its sign.
     first = max(text.rfind(blank, 0, start) for blank in _BLANKS) - 1
     ends = [text.find(blank, end) for blank in _BLANKS]
-    last = min((place for place in ends if place >= 0), default=len(text))
+    last = min((position for position in ends if position >= 0), default=len(text))
     first = max(first, start - _LONGEST, 0)
     last = min(last, end + _LONGEST)
     for token in _WHOLE.finditer(text, first, last):

@@ -25,14 +25,14 @@ class Span:
 
     Attributes:
         passage_index: number of its passage in the question's list.
-        place: first character of that passage's text and one past the last; None if the answer does
+        bounds: first character of that passage's text and one past the last; None if the answer does
             not stand there literally ("yes", or the words of a generator).
     """
 
     text: str
     score: float
     passage_index: int
-    place: tuple[int, int] | None = None
+    bounds: tuple[int, int] | None = None
 
 
 class AnswerFeatures(NamedTuple):
@@ -90,7 +90,7 @@ class Ranked:
         of_answers, of_none = likelihoods
         answers = []
         for span, p in zip(self.answers[:n_best], of_answers[:n_best].tolist(), strict=True):
-            evidence = request.evidence(span.passage_index, span.place)
+            evidence = request.evidence(span.passage_index, span.bounds)
             answers.append(Answer(span.text, span.score, p, evidence))
         none = of_none if answers else 1.0
         return AnswerSet(request.question, tuple(answers), none, reading=self.reading)

@@ -105,9 +105,9 @@ def load_manifest(kind: type[ManifestT], folder: Path) -> ManifestT:
         return kind.model_validate(read_reader_file(folder))
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
+        field = ".".join(map(str, first["loc"]))
         raise ArtifactError(
-            f"{folder / READER_FILE}: {place} is {first['input']!r:.80}: {first['msg']}",
+            f"{folder / READER_FILE}: {field} is {first['input']!r:.80}: {first['msg']}",
             hint="the folder is damaged, or of another version: make it again with `rag train reader`, or "
             "with `rag train generator`",
         ) from error

@@ -51,10 +51,10 @@ def reader_kind(source: ReaderName) -> str:
     """
     if source is None:
         return "extractive"
-    named = parse_reader(source)
-    if isinstance(named, ServedModel):
+    spec = parse_reader(source)
+    if isinstance(spec, ServedModel):
         return "endpoint"
-    folder = Path(named.model)
+    folder = Path(spec.model)
     if (folder / READER_FILE).exists():
         name = str(read_reader_file(folder).get("kind", "extractive"))
         if name not in _OPENERS:
@@ -63,10 +63,10 @@ def reader_kind(source: ReaderName) -> str:
                 hint="the folder belongs to another program or to a newer version of this one",
             )
         return name
-    folder = model_folder(named.model)
+    folder = model_folder(spec.model)
     if not (folder / "config.json").exists():
         raise ArtifactError(
-            f"{named.model}: no reader there: it holds neither {READER_FILE} nor config.json",
+            f"{spec.model}: no reader there: it holds neither {READER_FILE} nor config.json",
             hint=f"give {_EXPECTED}",
         )
     names = read_config(folder).get("architectures") or ["a model without a named architecture"]
@@ -74,7 +74,7 @@ def reader_kind(source: ReaderName) -> str:
         if any(str(name).endswith(end) for name in names):
             return kind
     raise ArtifactError(
-        f"{named.model}: no reader: found {', '.join(names)}, expected {_EXPECTED}",
+        f"{spec.model}: no reader: found {', '.join(names)}, expected {_EXPECTED}",
         hint="a bare encoder becomes a reader by `rag train reader --from …`",
     )
 
@@ -104,15 +104,15 @@ def open_reader(
             f"{type(source).__name__} is no reader: it is no `readers.protocols.Reader`",
             hint="see `rag docs extending`",
         )
-    named = None if source is None else parse_reader(source)
-    kind = reader_kind(named)
-    name: object = named and named.model
+    spec = None if source is None else parse_reader(source)
+    kind = reader_kind(spec)
+    name: object = spec and spec.model
     if kind in ("llm", "endpoint"):
-        assert named is not None
-        name = load_config(type(named), overrides={**dict(named), **settings})
+        assert spec is not None
+        name = load_config(type(spec), overrides={**dict(spec), **settings})
         settings = {}
     # Without settings it names a reader of any kind.
-    elif named is not None and named.stated():
+    elif spec is not None and spec.changed_settings():
         raise ConfigError(
             f"{source}: settings after # are for language models, found a reader of the kind {kind}",
             hint="leave them out; such a reader's settings stand in its reader.json",

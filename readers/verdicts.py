@@ -54,8 +54,8 @@ def _names_other_codes(claims: Sequence[str], texts: Sequence[str]) -> Bool:
     """Whether the text names codes, but not all of the claim's, (N, 1): E-4711 is not E-4712."""
     differ = []
     for claim, text in zip(claims, texts, strict=True):
-        named = set(_CODE.findall(text.upper()))
-        differ.append([bool(named) and not set(_CODE.findall(claim.upper())) <= named])
+        text_codes = set(_CODE.findall(text.upper()))
+        differ.append([bool(text_codes) and not set(_CODE.findall(claim.upper())) <= text_codes])
     return np.array(differ)
 
 

@@ -56,12 +56,12 @@ def span_log_likelihood(
         end = logits.end.double().cpu()
         logs[1, batch] = start.masked_fill(unseen, float("-inf")).logsumexp(1).numpy()
         logs[2, batch] = end.masked_fill(unseen, float("-inf")).logsumexp(1).numpy()
-        for place, number in enumerate(batch.tolist()):
+        for position, number in enumerate(batch.tolist()):
             row = rows[number]
             answer = torch.tensor(spans[row.group]) + row.text_from - row.first_token  # (A, 2)
             # Those that this window of the passage has.
             answer = answer[(answer[:, 0] >= row.text_from) & (answer[:, 1] < row.text_to)]
-            scores = start[place, answer[:, 0]] + end[place, answer[:, 1]]
+            scores = start[position, answer[:, 0]] + end[position, answer[:, 1]]
             logs[0, number] = scores.logsumexp(0)
 
     numbers = np.arange(len(rows))

@@ -222,9 +222,9 @@ def load_dpr(folder: Path, config: PreTrainedConfig) -> SpanModel:
     predictor = reader.span_predictor
     encoder = predictor.encoder.bert_model
     # Its segments are not used, as in the published checkpoints' class.
-    stated = {**encoder.config.to_dict(), "type_vocab_size": 1}
-    del stated["model_type"]
-    encoder.config = BertConfig.from_dict(stated)
+    bert_config = {**encoder.config.to_dict(), "type_vocab_size": 1}
+    del bert_config["model_type"]
+    encoder.config = BertConfig.from_dict(bert_config)
     segments = encoder.embeddings.token_type_embeddings
     segments.weight.data = segments.weight.data[:1]
     return SpanModel(encoder, predictor.qa_outputs, passage_head=predictor.qa_classifier).eval()

@@ -103,8 +103,8 @@ class QuestionRanker:
         """Share of the question's content words in and near an answer; of one without a place, in
         its passage.
         """
-        if answer.place is not None:
-            start, end = answer.place
+        if answer.bounds is not None:
+            start, end = answer.bounds
             before = text[:start].split()[-_NEAR_WORDS:]
             behind = text[end:].split()[:_NEAR_WORDS]
             text = " ".join([*before, answer.text, *behind])
@@ -148,10 +148,10 @@ class QuestionRanker:
             number = numbers[row]
             start = scores.starts[number, rank]
             end = scores.ends[number, rank]
-            text, place = self._span_text(self._rows.rows[number], start, end)
-            gain = settings.table_weight * tables(owner, *place)
+            text, bounds = self._span_text(self._rows.rows[number], start, end)
+            gain = settings.table_weight * tables(owner, *bounds)
             if gain or rank < per_window:
-                gains[Span(text, score + gain, owner, place)] = gain
+                gains[Span(text, score + gain, owner, bounds)] = gain
         ordered = distinct(sorted(gains, key=lambda span: -span.score), settings)
         first_gain = gains[ordered[0]] if ordered else 0.0
         return [replace(span, score=span.score - first_gain) for span in ordered]
@@ -221,9 +221,9 @@ def distinct(ordered: Sequence[Span], settings: ReaderSettings) -> list[Span]:
 
 
 def _overlap(span: Span, other: Span) -> bool:
-    if span.place is None or other.place is None or span.passage_index != other.passage_index:
+    if span.bounds is None or other.bounds is None or span.passage_index != other.passage_index:
         return False
-    return span.place[0] < other.place[1] and other.place[0] < span.place[1]
+    return span.bounds[0] < other.bounds[1] and other.bounds[0] < span.bounds[1]
 
 
 class TableMatch:

@@ -80,20 +80,20 @@ def _default_layout(folder: Path, model: Any, tokenizer: Any) -> dict[str, Any]:
     """
     if not model.config.is_encoder_decoder:
         return dict(causal_layout(tokenizer))
-    stated = read_config(folder)
-    if stated["model_type"] != "rag":
+    config = read_config(folder)
+    if config["model_type"] != "rag":
         usual = GeneratorSettings().passage_tokens
         return {"passage_tokens": min(usual, longest_row(model) or usual)}
-    is_sequence = stated["architectures"] == ["RagSequenceForGeneration"]
-    prefix = as_literal(stated["generator"].get("prefix") or "")
-    title_end = as_literal(stated.get("title_sep", " / "))
-    text_end = as_literal(stated.get("doc_sep", " // "))
+    is_sequence = config["architectures"] == ["RagSequenceForGeneration"]
+    prefix = as_literal(config["generator"].get("prefix") or "")
+    title_end = as_literal(config.get("title_sep", " / "))
+    text_end = as_literal(config.get("doc_sep", " // "))
     return {
         "mode": "rag-sequence" if is_sequence else "rag-token",
         "template": f"{prefix}{{title}}{title_end}{{text}}{text_end}{{question}}",
         "lower_case": True,
-        "passage_tokens": stated.get("max_combined_length", 300),
-        "max_passages": stated.get("n_docs", 5),
+        "passage_tokens": config.get("max_combined_length", 300),
+        "max_passages": config.get("n_docs", 5),
     }
 
 
@@ -117,8 +117,10 @@ def _load(name_or_path: str | Path, dropout: float | None, train_on: str | None)
     if is_rag:
         folder = folder / "generator"
     config = transformers_config(folder)
-    named = (getattr(config, "architectures", None) or [""])[0]
-    is_causal = not config.is_encoder_decoder and named.endswith(("ForCausalLM", "LMHeadModel"))
+    architecture = (getattr(config, "architectures", None) or [""])[0]
+    is_causal = not config.is_encoder_decoder and architecture.endswith(
+        ("ForCausalLM", "LMHeadModel")
+    )
     if not config.is_encoder_decoder and not is_causal:
         raise ArtifactError(
             f"{name_or_path}: a {config.model_type} model, expected an encoder–decoder such as bart or t5, "

@@ -156,9 +156,9 @@ class Seq2Seq:
             hidden = self._states(ids, mask)
             return [hidden[row, : lengths[number]] for row, number in enumerate(batch)]
 
-        parts, places = run_by_length(run, lengths, (self.max_rows, batch_tokens))
+        parts, positions = run_by_length(run, lengths, (self.max_rows, batch_tokens))
         encoded = list(chain.from_iterable(parts))
-        states = [encoded[place] for place in places]
+        states = [encoded[position] for position in positions]
         return Memory.of(states, list(map(len, rows)))
 
     def _input_row(self, ids: Sequence[int]) -> Sequence[int]:

@@ -235,17 +235,17 @@ class GenerativeReader(Reader):
             order = numbers
             if hypothesis.weights:
                 by_share = np.argsort(-np.array(hypothesis.weights), kind="stable")
-                order = [numbers[place] for place in by_share]
+                order = [numbers[position] for position in by_share]
             text = self.seq2seq.words(hypothesis.ids)
             # In the first passage that contains it, in its spelling; else of the first.
             for number in order:
-                place = find_span(text, passages[number].text)
-                if place is not None:
-                    text = passages[number].text[slice(*place)]
+                bounds = find_span(text, passages[number].text)
+                if bounds is not None:
+                    text = passages[number].text[slice(*bounds)]
                     break
             else:
                 number = order[0]
-            span = Span(text, hypothesis.score, number, place)
+            span = Span(text, hypothesis.score, number, bounds)
             spans.setdefault(normalize_answer(text) or text, span)
         return list(spans.values())
 

@@ -64,10 +64,10 @@ class GeneratorSettings(Config):
     @field_validator("template")
     @classmethod
     def _check_template(cls, template: str) -> str:
-        named = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
-        if not {"question", "text"} <= named <= _FIELDS:
+        fields = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+        if not {"question", "text"} <= fields <= _FIELDS:
             raise ValueError(
-                f"names {{{'}, {'.join(sorted(named))}}}, expected {{question}}, {{text}}, perhaps {{title}}"
+                f"names {{{'}, {'.join(sorted(fields))}}}, expected {{question}}, {{text}}, perhaps {{title}}"
             )
         return template
 
@@ -100,11 +100,11 @@ def encode_rows(
     """
     texts = []
     for question, read in zip(questions, passages, strict=True):
-        shown = question.lower() if settings.lower_case else question
-        shown = _cut(tokenizer, shown, settings.question_tokens)
+        shortened = question.lower() if settings.lower_case else question
+        shortened = _cut(tokenizer, shortened, settings.question_tokens)
         for passage in read:
             texts.append(
-                settings.template.format(question=shown, title=passage.title, text=passage.text)
+                settings.template.format(question=shortened, title=passage.title, text=passage.text)
             )
     rows: list[list[int]] = []
     if texts:

@@ -61,7 +61,7 @@ def to_result(
         if unsupported == "drop" and len(doubted) < len(judged):
             left_out = doubted
             doubted = []
-            statements = list(compress(statements, [one.is_supported for one in judged]))
+            statements = list(compress(statements, [sentence.is_supported for sentence in judged]))
             judged = [sentence for sentence in judged if sentence.is_supported]
     answer, notes = _with_evidence(request, statements, read, passages, doubted)
     if left_out:
@@ -87,15 +87,15 @@ def _with_evidence(
     spans: list[tuple[int, int] | None] = [None] * len(passages)
     if can_stand_there:
         spans = [find_span(answer, passage.text) for passage in passages]
-    named = list(dict.fromkeys(chain.from_iterable(numbers for _, numbers in statements)))
-    cited = [number - 1 for number in named if 1 <= number <= len(passages)]
-    quoting = [place for place, span in enumerate(spans) if span is not None]
+    cited_numbers = list(dict.fromkeys(chain.from_iterable(numbers for _, numbers in statements)))
+    cited = [number - 1 for number in cited_numbers if 1 <= number <= len(passages)]
+    quoting = [number for number, span in enumerate(spans) if span is not None]
     # The first that comes with a citation and the answer's words, else the best of the others.
     others = [*quoting, *cited] if doubted else [*cited, *quoting]
     best = [*(number for number in cited if number in quoting), *others]
     evidence = best[0] if best else _nearest(answer, passages)
     notes = []
-    wrong = [str(number) for number in named if number - 1 not in cited]
+    wrong = [str(number) for number in cited_numbers if number - 1 not in cited]
     if wrong:
         notes.append(f"it cites passage {', '.join(wrong)}, but was shown {len(passages)}")
     is_supported = not doubted
@@ -106,7 +106,7 @@ def _with_evidence(
     elif best:
         is_supported = True
         notes.append(_QUOTE_ELSEWHERE)
-    elif can_stand_there and not named and _says(passages[evidence], answer):
+    elif can_stand_there and not cited_numbers and _says(passages[evidence], answer):
         is_supported = True
         notes.append(_WORDS_ELSEWHERE)
     else:
@@ -114,10 +114,10 @@ def _with_evidence(
     span = spans[evidence]
     if span is not None:
         answer = passages[evidence].text[slice(*span)]
-    places = [request.evidence(number, place) for number, place in zip(read, spans, strict=True)]
-    citations = [places[number] for number in cited] if {*cited} - {evidence} else []
+    evidences = [request.evidence(number, span) for number, span in zip(read, spans, strict=True)]
+    citations = [evidences[number] for number in cited] if {*cited} - {evidence} else []
     return Answer(
-        answer, 0.0, 0.0, places[evidence], citations=tuple(citations), is_supported=is_supported
+        answer, 0.0, 0.0, evidences[evidence], citations=tuple(citations), is_supported=is_supported
     ), notes
 
 
@@ -129,11 +129,15 @@ def _shortened(
         return statements, []
     everything = range(1, len(passages) + 1)
     sentences = sentences_of(statements)
-    said = [_is_supported(text, numbers or everything, passages) for text, numbers in sentences]
-    kept = list(compress(sentences, said))
-    if not kept:
+    are_supported = [
+        _is_supported(text, numbers or everything, passages) for text, numbers in sentences
+    ]
+    supported = list(compress(sentences, are_supported))
+    if not supported:
         return statements, []
-    return kept, [text for (text, _), is_kept in zip(sentences, said, strict=True) if not is_kept]
+    return supported, [
+        text for (text, _), is_kept in zip(sentences, are_supported, strict=True) if not is_kept
+    ]
 
 
 def _says(passage: Passage, answer: str) -> bool:

@@ -79,11 +79,11 @@ def answer_log_p(completion: Completion, statements: Sequence[Statement]) -> flo
     for start, end in _spans(reply, statements):
         inside = list[float]()
         touching = list[float]()
-        place = 0
+        offset = 0
         for piece, log_p in tokens:
-            first = place + len(piece) - len(piece.lstrip())
-            last = place + len(piece.rstrip())
-            place += len(piece)
+            first = offset + len(piece) - len(piece.lstrip())
+            last = offset + len(piece.rstrip())
+            offset += len(piece)
             if start <= first < last <= end:
                 inside.append(log_p)
             elif first < end and last > start:
@@ -101,11 +101,11 @@ def _spans(reply: bytes, statements: Sequence[Statement]) -> Iterator[tuple[int,
     for text, _ in statements:
         # A final stop may have been taken from elsewhere.
         words = text.rstrip(".")
-        sought = json.dumps(words, ensure_ascii=False)[1:-1] if is_json else words
-        at = reply.find(sought.encode(), begin)
+        words_in_reply = json.dumps(words, ensure_ascii=False)[1:-1] if is_json else words
+        at = reply.find(words_in_reply.encode(), begin)
         if not is_json and len(statements) == 1:
             # Of reasoning the conclusion counts.
-            at = reply.rfind(sought.encode())
+            at = reply.rfind(words_in_reply.encode())
         if at >= 0:
-            begin = at + len(sought.encode())
+            begin = at + len(words_in_reply.encode())
             yield at, begin

@@ -20,10 +20,10 @@ Tokens = tuple[tuple[bytes, float], ...]
 
 
 def open_endpoint(
-    named: ServedModel, *, precision: str = "auto", device: str = "auto"
+    spec: ServedModel, *, precision: str = "auto", device: str = "auto"
 ) -> LanguageModelReader:
     """The reader that a served model is."""
-    return LanguageModelReader(Endpoint(named), named)
+    return LanguageModelReader(Endpoint(spec), spec)
 
 
 def endpoint_of(source: str | ServedModel) -> Endpoint:
@@ -39,13 +39,13 @@ def endpoint_of(source: str | ServedModel) -> Endpoint:
         ConfigError: the source names no address or no model, or a setting is wrong.
         MissingDependencyError: the package `openai` is not installed.
     """
-    named = parse_reader(source)
-    if not isinstance(named, ServedModel):
+    spec = parse_reader(source)
+    if not isinstance(spec, ServedModel):
         raise ConfigError(
             f"{str(source)!r} names no language model, expected openai:BASE_URL#MODEL",
             hint=f"for example {KIND.example}",
         )
-    return Endpoint(named)
+    return Endpoint(spec)
 
 
 class Endpoint:
@@ -57,13 +57,13 @@ class Endpoint:
 
     is_remote = True
 
-    def __init__(self, named: ServedModel) -> None:
-        address = ModelAddress(named.base_url, named.model)
-        self._server = ModelServer(address, KIND, timeout_s=named.timeout_s, retries=named.retries)
-        self.settings = named
+    def __init__(self, spec: ServedModel) -> None:
+        address = ModelAddress(spec.base_url, spec.model)
+        self._server = ModelServer(address, KIND, timeout_s=spec.timeout_s, retries=spec.retries)
+        self.settings = spec
         self.name = self._server.name
         self.takes_schemas = True
-        self._model = named.model
+        self._model = spec.model
         self._more: dict[str, Any] = {"logprobs": True}
 
     def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
@@ -86,9 +86,9 @@ class Endpoint:
         """
         more = dict(self._more)
         if schema is not None and self.takes_schemas:
-            named = {"name": "reply", "schema": schema, "strict": True}
-            more["response_format"] = {"type": "json_schema", "json_schema": named}
-        asked = {
+            reply_schema = {"name": "reply", "schema": schema, "strict": True}
+            more["response_format"] = {"type": "json_schema", "json_schema": reply_schema}
+        request = {
             "model": self._model,
             "messages": list(messages),
             "max_tokens": max_tokens,
@@ -96,7 +96,7 @@ class Endpoint:
             **more,
         }
         try:
-            text, tokens = self._server.run(self._replied(asked, on_text))
+            text, tokens = self._server.run(self._replied(request, on_text))
         except (self._server.api.OpenAIError, *_ODD) as error:
             if self._more and "logprob" in str(error):  # the endpoint refuses this parameter
                 self._more = {}
@@ -115,14 +115,14 @@ class Endpoint:
         return Completion(text, tokens)
 
     async def _replied(
-        self, asked: Mapping[str, Any], on_text: TextSink | None
+        self, request: Mapping[str, Any], on_text: TextSink | None
     ) -> tuple[object, Tokens]:
         """The text and the tokens of a reply."""
         create = self._server.client.chat.completions.create
         if on_text is not None:
-            async with await create(stream=True, **asked) as chunks:
+            async with await create(stream=True, **request) as chunks:
                 return await self._streamed(chunks, on_text)
-        (choice,) = (await create(**asked)).choices[:1]
+        (choice,) = (await create(**request)).choices[:1]
         return choice.message.content, _tokens(choice)
 
     async def _streamed(self, chunks: AsyncIterable[Any], on_text: TextSink) -> tuple[str, Tokens]:
@@ -159,9 +159,9 @@ class Endpoint:
 
 def _tokens(choice: Any) -> Tokens:
     """The tokens of a choice with their log-probabilities, if the server gives them."""
-    listed = getattr(getattr(choice, "logprobs", None), "content", None) or ()
+    content = getattr(getattr(choice, "logprobs", None), "content", None) or ()
     tokens = []
-    for token in listed:
+    for token in content:
         # A token may be a part of a character.
         characters = getattr(token, "bytes", None)
         piece = str(token.token).encode() if characters is None else bytes(characters)

@@ -23,7 +23,7 @@ from readers.protocols import TextSink
 
 
 def open_local(
-    named: LanguageModel, *, precision: str = "auto", device: str = "auto"
+    spec: LanguageModel, *, precision: str = "auto", device: str = "auto"
 ) -> LanguageModelReader:
     """The reader of a folder (or Hugging Face name) that `AutoModelForCausalLM` opens; see
     `open_reader`.
@@ -33,15 +33,15 @@ def open_local(
         ConfigError: bf16 was requested and the processor has none.
     """
     where = resolve_device(device)
-    folder = model_folder(named.model)
+    folder = model_folder(spec.model)
     config = transformers_config(folder)
     tokenizer = transformers_tokenizer(folder)
     with loading(
-        f"{named.model}: no language model there", hint="give a folder of `save_pretrained`"
+        f"{spec.model}: no language model there", hint="give a folder of `save_pretrained`"
     ):
         dtype = resolve_precision(precision, where)
         model, _ = load_network(AutoModelForCausalLM, folder, config, dtype=dtype)
-    return LanguageModelReader(LocalModel(model.to(where).eval(), tokenizer, named.model), named)
+    return LanguageModelReader(LocalModel(model.to(where).eval(), tokenizer, spec.model), spec)
 
 
 class LocalModel:

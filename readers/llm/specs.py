@@ -59,7 +59,7 @@ class LanguageModel(Config):
         """All but what names the model."""
         return self.model_dump(mode="json", exclude=_NAMES)
 
-    def stated(self) -> str:
+    def changed_settings(self) -> str:
         """The settings that are not the defaults, as the command line states them."""
         changed = self.model_dump(mode="json", exclude=_NAMES, exclude_defaults=True)
         return ",".join(f"{name}={value}" for name, value in changed.items())
@@ -70,7 +70,7 @@ class LanguageModel(Config):
         >>> str(LanguageModel(model="models/smollm2", passages=5, style="cited"))
         'models/smollm2#passages=5,style=cited'
         """
-        return f"{self.model}#{self.stated()}".rstrip("#")
+        return f"{self.model}#{self.changed_settings()}".rstrip("#")
 
 
 class ServedModel(LanguageModel):
@@ -100,7 +100,7 @@ class ServedModel(LanguageModel):
         >>> str(ServedModel(base_url="http://localhost:11434/v1", model="qwen3:8b", passages=1))
         'openai:http://localhost:11434/v1#qwen3:8b,passages=1'
         """
-        return f"{SCHEME}{self.base_url}#{self.model},{self.stated()}".rstrip(",")
+        return f"{SCHEME}{self.base_url}#{self.model},{self.changed_settings()}".rstrip(",")
 
 
 def parse_reader(source: str | Path | LanguageModel) -> LanguageModel:
@@ -118,8 +118,8 @@ def parse_reader(source: str | Path | LanguageModel) -> LanguageModel:
         address = ModelAddress.parse(text, KIND)
         names = {"model": address.model, "base_url": address.base_url}
         return load_config(ServedModel, overrides={**names, **address.settings})
-    model, mark, stated = text.partition("#")
+    model, mark, settings_text = text.partition("#")
     if not mark or Path(text).exists():
         return load_config(LanguageModel, overrides={"model": text})
-    settings = parse_overrides(stated.split(","))
+    settings = parse_overrides(settings_text.split(","))
     return load_config(LanguageModel, overrides={"model": model, **settings})

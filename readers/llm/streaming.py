@@ -53,13 +53,13 @@ class ReplyStream:
 
     def _pass_on(self, text: str) -> None:
         """Pass on what follows of a reply, in which every mark and thought is whole."""
-        shown = FENCE.sub("", THOUGHT.sub("", text))
-        shown = re.sub(CITATION, self._numbered, shown)
+        visible = FENCE.sub("", THOUGHT.sub("", text))
+        visible = re.sub(CITATION, self._numbered, visible)
         if not self._has_begun:
-            shown = shown.lstrip()
-        if shown:
+            visible = visible.lstrip()
+        if visible:
             self._has_begun = True
-            self._sink(shown)
+            self._sink(visible)
 
     def _numbered(self, citation: re.Match[str]) -> str:
         numbers = []

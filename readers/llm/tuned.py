@@ -61,12 +61,12 @@ def save_tuned(source: str, out: Path, fitted: Sequence[float], questions: int) 
         ConfigError: `out` holds something.
     """
     check_target(out, folder=True, is_new=True)
-    named = parse_reader(source)
-    kind = reader_kind(named)
+    spec = parse_reader(source)
+    kind = reader_kind(spec)
     if kind == "tuned":
         source = load_manifest(TunedManifest, Path(source)).source
-    elif kind != "endpoint" and Path(named.model).is_dir():
-        source = str(named.replaced(model=str(Path(named.model).resolve())))
+    elif kind != "endpoint" and Path(spec.model).is_dir():
+        source = str(spec.replaced(model=str(Path(spec.model).resolve())))
     manifest = TunedManifest(
         name=source,
         source=source,

@@ -69,9 +69,11 @@ def says(texts: Iterable[str], statement: str) -> bool:
         >>> says(["J. K. Smith was born on 1990-05-03."], "JK Smith's birth: May 3rd, 1990")
         True
     """
-    sought, said = _compared(texts, statement)
-    has_numbers = all(forms & said for forms in sought.numbers)
-    return has_numbers and len(sought.words & said) >= _LEAST_SHARE * len(sought.words)
+    of_statement, of_texts = _compared(texts, statement)
+    has_numbers = all(forms & of_texts for forms in of_statement.numbers)
+    return has_numbers and len(of_statement.words & of_texts) >= _LEAST_SHARE * len(
+        of_statement.words
+    )
 
 
 def overlap(texts: Iterable[str], statement: str) -> float:
@@ -81,50 +83,52 @@ def overlap(texts: Iterable[str], statement: str) -> float:
         >>> overlap(["It rises in Germany."], "It rises in Germany and Austria at 678 metres")
         0.4
     """
-    sought, said = _compared(texts, statement)
-    found = len(sought.words & said) + sum(bool(forms & said) for forms in sought.numbers)
-    whole = len(sought.words) + len(sought.numbers)
+    of_statement, of_texts = _compared(texts, statement)
+    found = len(of_statement.words & of_texts) + sum(
+        bool(forms & of_texts) for forms in of_statement.numbers
+    )
+    whole = len(of_statement.words) + len(of_statement.numbers)
     return found / whole if whole else 1.0
 
 
 def _compared(texts: Iterable[str], statement: str) -> tuple[_Wording, set[str]]:
     """What a statement says; and all words of texts, with all forms of their numbers."""
-    said = set[str]()
+    of_texts = set[str]()
     for text in texts:
         wording = _wording(text)
-        said |= wording.words.union(*wording.numbers)
-    return _wording(statement), said
+        of_texts |= wording.words.union(*wording.numbers)
+    return _wording(statement), of_texts
 
 
 def _wording(text: str) -> _Wording:
     pieces = list(_pieces(text))
     words = set[str]()
     numbers = list[frozenset[str]]()
-    place = 0
-    while place < len(pieces):
-        value, end = _number(pieces, place)
-        if end == place:
-            piece = pieces[place]
+    start = 0
+    while start < len(pieces):
+        value, end = _number(pieces, start)
+        if end == start:
+            piece = pieces[start]
             is_code = any(map(str.isdigit, piece))
             if is_code:
                 numbers.append(frozenset([piece]))
             else:
                 words.add(piece)
-            place += 1
+            start += 1
             continue
         forms = {_plain(value)}
-        if _is_digits(pieces[place]):
-            forms.add(pieces[place])
+        if _is_digits(pieces[start]):
+            forms.add(pieces[start])
         if pieces[end : end + 1] == ["percent"]:
             forms.add(_plain(value / 100))
             end += 1
         # "One" is mostly no number, and "second" may be a time.
         is_doubtful = value == 1 or pieces[end - 1] in _ORDINALS
-        if is_doubtful and not _is_digits(pieces[place]):
+        if is_doubtful and not _is_digits(pieces[start]):
             words |= forms
         else:
             numbers.append(frozenset(forms))
-        place = end
+        start = end
     return _Wording(frozenset(words - FUNCTION_WORDS), tuple(numbers))
 
 
@@ -152,10 +156,10 @@ def _number(pieces: Sequence[str], start: int) -> tuple[Decimal, int]:
     # What comes next has to be less: "twenty" takes a unit, "hundred" takes tens.
     below = 1000
     end = start
-    for place in range(start, len(pieces)):
-        piece = pieces[place]
+    for number in range(start, len(pieces)):
+        piece = pieces[number]
         small = _CARDINALS.get(piece, _ORDINALS.get(piece))
-        if _is_digits(piece) and place == start:
+        if _is_digits(piece) and number == start:
             group = Decimal(piece)
             below = 0
         elif small is not None and small < below:
@@ -168,11 +172,11 @@ def _number(pieces: Sequence[str], start: int) -> tuple[Decimal, int]:
             total += SCALES[piece] * max(group, Decimal(1))
             group = Decimal(0)
             below = 1000
-        elif piece == "and" and place == end > start and below >= 100:
+        elif piece == "and" and number == end > start and below >= 100:
             continue
         else:
             break
-        end = place + 1
+        end = number + 1
         if piece in _ORDINALS:
             break
     return total + group, end

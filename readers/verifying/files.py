@@ -149,13 +149,13 @@ def save_verifier(
     """
     # A longer text than was trained on is read too.
     longest = min(512, position_limit(model.encoder.config.to_dict()))
-    stated: dict[str, Any] = {}
+    base_fields: dict[str, Any] = {}
     state = {key: tensor.cpu().float() for key, tensor in weights.items()}
     with atomic_path(folder, folder=True) as temporary:
         if rank:
             reader = load_parts(None)
-            stated["base"] = "shipped"
-            stated["base_sha256"] = reader.manifest.checksums[reader.manifest.weights_file]
+            base_fields["base"] = "shipped"
+            base_fields["base_sha256"] = reader.manifest.checksums[reader.manifest.weights_file]
             state = difference(reader.weights.state, state, rank)
             save_int8(state, temporary / _WEIGHTS_FILE, keep=["head.weight"])
         else:
@@ -166,7 +166,7 @@ def save_verifier(
             atomic_write_json(temporary / "config.json", config)
             save_tokenizer(model.tokenizer, temporary)
         manifest = VerifierManifest(
-            name=name, weights_file=_WEIGHTS_FILE, max_tokens=longest, **stated
+            name=name, weights_file=_WEIGHTS_FILE, max_tokens=longest, **base_fields
         )
         manifest.save(temporary)
 

@@ -123,11 +123,11 @@ def _read_pairs(config: VerifierTrainConfig) -> tuple[list[Pair], list[Pair]]:
                 )
             pairs.append(Pair(claim.text, " ".join(claim.evidence), LABELS[claim.label]))
     draw = generator(config.seed, Stream.CLAIMS)
-    pairs = [pairs[place] for place in draw.permutation(len(pairs))]
+    pairs = [pairs[number] for number in draw.permutation(len(pairs))]
     learnt, held_out = hold_out(pairs, config.held_out, config.seed, lambda pair: pair.evidence)
     learnt += _exchanged(learnt, config.exchanged, draw)
     held_out += _exchanged(held_out, config.exchanged, draw)
-    held_out = [held_out[place] for place in draw.permutation(len(held_out))]
+    held_out = [held_out[number] for number in draw.permutation(len(held_out))]
     return (
         [_part(pair, config.parts) for pair in learnt],
         [_part(pair, config.parts) for pair in held_out],
@@ -144,10 +144,10 @@ def _part(pair: Pair, parts: Parts) -> Pair:
 def _exchanged(pairs: Sequence[Pair], share: float, draw: np.random.Generator) -> list[Pair]:
     """Some of the claims with the evidence of others."""
     made = []
-    for place in draw.permutation(len(pairs))[: round(share * len(pairs))].tolist():
+    for number in draw.permutation(len(pairs))[: round(share * len(pairs))].tolist():
         other = pairs[int(draw.integers(len(pairs)))]
-        if other.evidence != pairs[place].evidence:
-            made.append(Pair(pairs[place].claim, other.evidence, LABELS["not_enough"]))
+        if other.evidence != pairs[number].evidence:
+            made.append(Pair(pairs[number].claim, other.evidence, LABELS["not_enough"]))
     return made
 
 

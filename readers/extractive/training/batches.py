@@ -172,8 +172,8 @@ class ReaderBatches:
             first = self.config.spans == "first" and question.type == SPAN
             chosen = [0] if first else draw.permutation(positive)[:1].tolist()
         group: list[tuple[int, TokenSpans | None]] = []
-        for place in chosen:
-            group.append((question.passages[place], question.spans[place]))
+        for chosen_number in chosen:
+            group.append((question.passages[chosen_number], question.spans[chosen_number]))
         negative = draw.permutation(question.passages[len(positive) :])[: size - len(group)]
         group += [(int(passage), None) for passage in negative]
         while len(group) < size:  # too few: add passages of other questions
@@ -231,7 +231,7 @@ class ReaderBatches:
         allowed[:, 1:longest] = text[:, 1:]
         targets: list[Spans] = [[] for _ in questions]
         for number, row in enumerate(rows):
-            group, place = divmod(number, per_group)
+            group, row_in_group = divmod(number, per_group)
             spans = row.spans or []
             if not has_answer[group]:
                 spans = [(0, 0)]
@@ -239,7 +239,7 @@ class ReaderBatches:
                 word = longest + int(types[group] == NO)
                 spans = [(word, word)]
             for first, last in spans:
-                targets[group].append((place * size + first, place * size + last))
+                targets[group].append((row_in_group * size + first, row_in_group * size + last))
         counts = torch.tensor(list(map(len, targets)))
         padded = pad_sequence(
             [torch.tensor(spans).long().view(-1, 2) for spans in targets], batch_first=True

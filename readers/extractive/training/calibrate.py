@@ -224,19 +224,19 @@ def fit_and_measure(cases: Sequence[Case]) -> tuple[Calibration, dict[str, float
             right_chances[number] = chances[0]
     right = np.array([case.right[0] for case in cases])
     removed = np.array([case.emptied for case in cases])
-    shown = np.array([case.whole for case in cases]) & ~removed
+    whole = np.array([case.whole for case in cases]) & ~removed
     silent = no_answer_chances > 0.5
     errors = {}
     for name in names:
-        of_set = shown & (labels == name)
+        of_set = whole & (labels == name)
         measured = measure_calibration(right_chances[of_set], right[of_set])
         if measured is not None:
             errors[f"ece {name}"] = round(float(measured["ece"]), 4)
     figures = {
         "ece": round(float(np.mean(list(errors.values()))), 4),
         "no_answer_recall": _percent(silent[removed]),
-        "no_answer_false_alarms": _percent(silent[shown & right]),
-        "questions": float(shown.sum()),
+        "no_answer_false_alarms": _percent(silent[whole & right]),
+        "questions": float(whole.sum()),
         "without_answer": float(removed.sum()),
         **(errors if len(names) > 1 else {}),
     }

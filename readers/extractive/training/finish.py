@@ -185,13 +185,13 @@ def _describe(folder: Path, model: SpanModel, tokenizer: Any) -> None:
     family = type(encoder).__name__.removesuffix("Model")
     config["architectures"] = [f"{family}ForQuestionAnswering"]
     save_tokenizer(tokenizer, folder)
-    described = read_json(folder / "tokenizer_config.json")
+    tokenizer_config = read_json(folder / "tokenizer_config.json")
     # How model and tokenizer were opened here is nobody's business.
-    for stated in (config, described):
+    for content in (config, tokenizer_config):
         for key in ("_name_or_path", "dtype", "is_local", "local_files_only"):
-            stated.pop(key, None)
+            content.pop(key, None)
     atomic_write_json(folder / "config.json", config)
-    atomic_write_json(folder / "tokenizer_config.json", described)
+    atomic_write_json(folder / "tokenizer_config.json", tokenizer_config)
 
 
 def add_ranges(folder: Path, examples: Sequence[Example]) -> ReaderManifest:

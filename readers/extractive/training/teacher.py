@@ -31,17 +31,17 @@ class Teacher:
     Args:
         model: the teacher's network, on its device, in its dtype.
         pieces: (V,) int64, the teacher's id of each token of the student.
-        own, theirs: special tokens around a pair, of the student and of the teacher.
+        students, teachers: special tokens around a pair, of each.
     """
 
     def __init__(
-        self, model: SpanModel, pieces: Tensor, own: PairTemplate, theirs: PairTemplate
+        self, model: SpanModel, pieces: Tensor, students: PairTemplate, teachers: PairTemplate
     ) -> None:
         self.model = model.eval()
         self.pieces = pieces
-        self._own = own
-        self._theirs = theirs
-        self._shift = len(theirs.between) - len(own.between)
+        self._students_template = students
+        self._teachers_template = teachers
+        self._shift = len(teachers.between) - len(students.between)
 
     @classmethod
     def load(
@@ -104,18 +104,18 @@ class Teacher:
         """
         rows, length = input_ids.shape
         # (R, 1) the end of the question
-        first = (input_ids == self._own.separator).int().argmax(1, keepdim=True)
+        first = (input_ids == self._students_template.separator).int().argmax(1, keepdim=True)
         column = torch.arange(length + self._shift, device=input_ids.device).expand(rows, -1)
         source = torch.where(column <= first, column, torch.maximum(column - self._shift, first))
         ids = self.pieces[input_ids].gather(1, source)
         mask = attention_mask.gather(1, source)
-        low, middle, high = self._theirs.types
-        second = first + (len(self._theirs.between) if middle == low else 0)
+        low, middle, high = self._teachers_template.types
+        second = first + (len(self._teachers_template.between) if middle == low else 0)
         types = torch.where((column >= second) & mask.bool(), high, low)
         read = self.model.logits(ids, mask, types)
         column = column[:, :length]
-        place = torch.where(column <= first, column, column + self._shift)
-        return read._replace(start=read.start.gather(1, place), end=read.end.gather(1, place))
+        shifted = torch.where(column <= first, column, column + self._shift)
+        return read._replace(start=read.start.gather(1, shifted), end=read.end.gather(1, shifted))
 
 
 def _pieces(

@@ -58,8 +58,8 @@ def _with_target(example: Example) -> Example | None:
     """The example with what a generator should answer, and its passages in order; None if it lacks
     either.
     """
-    stated = [example.target_answer] if example.target_answer else example.answers
-    stripped = dict.fromkeys(answer.strip() for answer in stated)
+    targets = [example.target_answer] if example.target_answer else example.answers
+    stripped = dict.fromkeys(answer.strip() for answer in targets)
     stripped.pop("", None)
     answers = tuple(stripped)
     if not answers or not example.candidates:

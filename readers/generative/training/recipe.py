@@ -95,11 +95,15 @@ def build(config: GeneratorTrainConfig, world: World) -> Method:
 def _examples(config: GeneratorTrainConfig) -> tuple[list[Example], list[Example]]:
     """The examples to learn from, and those held out."""
     examples = usable_examples(config.train_files)
-    own = None
+    validation = None
     if config.validation_file is not None:
-        own = usable_examples([config.validation_file])
+        validation = usable_examples([config.validation_file])
     examples, held_out = hold_out(
-        examples, config.validation_questions, config.seed, lambda example: example.question, own
+        examples,
+        config.validation_questions,
+        config.seed,
+        lambda example: example.question,
+        validation,
     )
     if not examples:
         raise DataError(
