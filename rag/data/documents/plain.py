@@ -35,6 +35,8 @@ _MISREAD = re.compile(
 )
 # Of letters beyond ASCII; names of other languages are rarer.
 _MISREAD_SHARE = 0.02
+# What Python decodes a byte to that is not UTF-8, and the byte's character in Windows-1252.
+_ODD_BYTES = {0xDC00 + byte: bytes([byte]).decode("cp1252", "replace") for byte in range(128, 256)}
 
 _EMPTY_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 _UNDERLINE = re.compile(r"([=\-~^*#])\1{2,}\s*\Z")
@@ -55,8 +57,8 @@ _ATTRIBUTES = re.compile(r"\s*\{[#.:][^{}]*\}\s*\Z")
 def decode(data: bytes) -> tuple[str, list[str]]:
     r"""Text of bytes, and a note if its encoding had to be guessed.
 
-    A byte-order mark decides, then UTF-8 if it fits, then what the file declares; Western European
-    text in Windows-1252 is recognised.
+    A byte-order mark decides, then UTF-8 if it fits, then what the file declares. Western European
+    text in Windows-1252 is recognised, also within UTF-8, as where logs were joined.
 
     Raises:
         Unreadable: the bytes are other data.
@@ -78,6 +80,11 @@ def decode(data: bytes) -> tuple[str, list[str]]:
     if declared:
         with suppress(LookupError, UnicodeDecodeError):
             return data.decode(declared[1].decode()), []
+    joined = data.decode("utf-8", "surrogateescape")
+    n_odd = sum(ord(character) in _ODD_BYTES for character in joined)
+    n_continuing = len(data) - len(joined)
+    if n_odd < n_continuing:
+        return joined.translate(_ODD_BYTES), [f"not UTF-8, read as Windows-1252: {n_odd} bytes"]
     with suppress(UnicodeDecodeError):
         text = data.decode("cp1252")
         if _is_western_european(text):

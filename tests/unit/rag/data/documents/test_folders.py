@@ -117,6 +117,13 @@ def test_western_european_text_of_any_language_is_read(text: str) -> None:
     assert (converted.text, converted.notes) == (text, ("read as Windows-1252",))
 
 
+def test_a_few_bytes_of_windows_1252_do_not_change_what_is_utf_8() -> None:
+    joined = "Der Zähler in Köln steht auf 45 °C. ".encode() + "Später: 50 °C".encode("cp1252")
+    converted = convert(joined, "a.log")
+    assert converted.text == "Der Zähler in Köln steht auf 45 °C. Später: 50 °C"
+    assert converted.notes == ("not UTF-8, read as Windows-1252: 2 bytes",)
+
+
 def ids(*inputs: Path, **options: Any) -> list[str]:
     return [document.id for document in read_documents(inputs, **options)]
 
