@@ -38,6 +38,8 @@ _MISREAD_SHARE = 0.02
 # What Python decodes a byte to that is not UTF-8, and the byte's character in Windows-1252.
 _ODD_BYTES = {0xDC00 + byte: bytes([byte]).decode("cp1252", "replace") for byte in range(128, 256)}
 
+# What terminals take as colours and links, and letters that the next one is printed over.
+_OF_TERMINALS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\].*?(?:\x07|\x1b\\))|[^\n]\x08")
 _EMPTY_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 _UNDERLINE = re.compile(r"([=\-~^*#])\1{2,}\s*\Z")
 _ENTRY = re.compile(r"\s*([-*+•·–]|\(?\d{1,3}[.)]|\(?[a-z][.)]|§ ?\d{1,3}[a-z]?)\s+(?=\S)")
@@ -170,8 +172,12 @@ def code(source: str) -> Content:
 
 
 def with_line_feeds(text: str) -> str:
-    """A text whose lines end as those of Unix; a form feed ends a line, too."""
-    return re.sub("\r\n?|\f", "\n", text)
+    """A text whose lines end as those of Unix; a form feed ends a line, too.
+
+    What a program wrote for a terminal alone is left out: colours, links, and letters that are
+    printed twice to look bold.
+    """
+    return re.sub("\r\n?|\f", "\n", _OF_TERMINALS.sub("", text))
 
 
 def markdown(source: str) -> Content:

@@ -792,10 +792,18 @@ def test_the_first_of_several_sections_names_no_document(
     assert [block.kind for block in converted.blocks].count("heading") == 2
 
 
-def test_a_form_feed_parts_words() -> None:
-    assert convert(b"The first page ends\fThe next begins.", "a.txt").text.split() == [
-        *("The", "first", "page", "ends", "The", "next", "begins."),
-    ]
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (b"The first page ends\fThe next begins.", "The first page ends The next begins."),
+        (b"\x1b[1;31mERROR\x1b[0m: disk full", "ERROR: disk full"),
+        (b"See the \x1b]8;;https://example.org\x1b\\guide\x1b]8;;\x07.", "See the guide."),
+        (b"N\bNA\bAM\bME\bE _\bl_\bs - list", "NAME ls - list"),
+    ],
+)
+def test_what_terminals_and_printers_take_is_no_text(source: bytes, text: str) -> None:
+    for name in ("a.txt", "a.log"):
+        assert " ".join(convert(source, name).text.split()) == text
 
 
 def test_a_line_break_on_a_slide_parts_words() -> None:
