@@ -224,7 +224,11 @@ def _refuse_unjudged(questions: Iterator[Question]) -> Iterator[Question]:
         "give them in fields called answers and gold_passage_ids, or name the judgements (qrels) in place "
         "of the questions"
     )
-    raise DataError("no question has answers or gold passages", hint=hint)
+    others = [name for question in first[:1] for name in question.meta]
+    raise DataError(
+        f"no question has answers or gold passages; other fields of the first are {others}",
+        hint=hint,
+    )
 
 
 def _index_of(index: Evaluated) -> Index | None:

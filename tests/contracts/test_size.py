@@ -29,7 +29,7 @@ TOKENS = {
     "rag/cli": (11_030, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
     "rag/core": (5_550, 4_200),
-    "rag/data": (57_920, 41_000),
+    "rag/data": (57_940, 41_000),
     "rag/docs": (180, 200),
     # One table of figures; what a run cannot be judged by is refused, what is left out is noted; runs of
     # three columns.
@@ -48,7 +48,7 @@ TOKENS = {
     "retrievers": (49_060, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_900, 16_000),
-    "tests": (319_140, 200_000),
+    "tests": (319_240, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

@@ -28,14 +28,18 @@ from rag.data.text import REGEX_PROFILE
 
 # TriviaQA's own files spell their fields with capitals.
 _ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id", "QuestionId")
-_QUESTION_FIELDS = ("question", "query", "query_text", "input", "text", "Question")
-_ANSWER_FIELDS = ("answers", "answer", "output", "Answer")
+_QUESTION_FIELDS = ("question", "query", "query_text", "input", "user_input", "text", "Question")
+# Behind those of published sets FlashRAG's, and those of RAGAS, LlamaIndex and DeepEval.
+_ANSWER_FIELDS = (
+    *("answers", "answer", "output", "Answer", "golden_answers"),
+    *("ground_truth", "ground_truths", "reference", "reference_answer", "expected_output"),
+)
 # Of the pairs and triplets of sentence-transformers and Tevatron.
 _ANCHOR_FIELDS = ("anchor", "query", "question")
 _POSITIVE_FIELDS = ("positive", "positives", "pos", "positive_passages")
 _NEGATIVE_FIELD = re.compile(r"negatives?|neg|negative_passages|negative_\d+")
 # Columns of tables whose cells may hold several values.
-_LIST_COLUMNS = ("answers", "answer", "gold_passage_ids")
+_LIST_COLUMNS = ("answers", "answer", "golden_answers", "ground_truths", "gold_passage_ids")
 # TriviaQA's test questions have this as their answer.
 _UNKNOWN_ANSWER = "<unk>"
 

@@ -79,6 +79,21 @@ def titles(passages: Iterable[GoldPassage]) -> list[str]:
     return [item.passage.title for item in passages]
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"question": "Who?", "golden_answers": ["Ann", "Anna"]},
+        {"user_input": "Who?", "reference": "Ann"},
+        {"question": "Who?", "ground_truths": ["Ann"]},
+        {"query": "Who?", "reference_answer": "Ann", "reference_contexts": ["Ann did."]},
+        {"input": "Who?", "expected_output": "Ann"},
+    ],
+)
+def test_sets_for_other_evaluations(record: dict) -> None:
+    assert question(record).text == "Who?"
+    assert question(record).answers[0] == "Ann"
+
+
 def test_hotpot_columns_become_the_official_pairs() -> None:
     result = question(HOTPOT)
     gold = GoldPassage(
