@@ -119,7 +119,9 @@ class Documents:
         """The document of a passage."""
         return self[int(np.searchsorted(self._starts, row, side="right")) - 1]
 
-    def page(self, after: str | None, limit: int, shown: Bool | None = None) -> list[DocumentEntry]:
+    def page(
+        self, after: str | None, limit: int, visible: Bool | None = None
+    ) -> list[DocumentEntry]:
         """At most `limit` documents that follow the document `after`; from the first if None.
 
         Args:
@@ -129,12 +131,14 @@ class Documents:
             KeyError: there is no document `after`.
         """
         number = -1 if after is None else self._table.row_of(after)
-        is_hidden = shown is not None and number is not None and number >= 0 and not shown[number]
+        is_hidden = (
+            visible is not None and number is not None and number >= 0 and not visible[number]
+        )
         if number is None or is_hidden:
             raise KeyError(after)
         following: Sequence[int] = range(number + 1, len(self))
-        if shown is not None:
-            following = (np.flatnonzero(shown[number + 1 :]) + number + 1).tolist()
+        if visible is not None:
+            following = (np.flatnonzero(visible[number + 1 :]) + number + 1).tolist()
         return [self[next_number] for next_number in following[:limit]]
 
 

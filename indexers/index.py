@@ -64,8 +64,8 @@ class Index:
         self.directory = directory
         self.manifest = manifest
         # A link may be pointed elsewhere while the index is open.
-        place = directory.resolve()
-        self.data = place / manifest.data
+        folder = directory.resolve()
+        self.data = folder / manifest.data
         self.version = manifest.version
         self._release = hold_folder(self.data, self)
         self.embeddings: EmbeddingShards | None = None
@@ -80,7 +80,7 @@ class Index:
                 hint="restore it or rebuild the index",
             )
         self.documents = Documents(self.data / "passages")
-        self.rights = DocumentRights(place, self.documents)
+        self.rights = DocumentRights(folder, self.documents)
         filters = PassageFilters(self.passages, self.documents)
         self._select = lru_cache(most_masks(len(self.passages)))(filters.select)
         if "tokens" in self.parts:
@@ -107,18 +107,20 @@ class Index:
                 names it.
             MismatchedArtifactError: files do not belong together, or a newer version wrote them.
         """
-        place = Path(directory)
+        folder = Path(directory)
         for _ in range(_ATTEMPTS):
-            manifest = Manifest.read(place)
+            manifest = Manifest.read(folder)
             try:
                 if verify != "none":
                     read_bytes = math.inf if verify == "deep" else QUICK_CHECK_BYTES
-                    manifest.verify(place, read_bytes=read_bytes)
-                return cls(place, manifest)
+                    manifest.verify(folder, read_bytes=read_bytes)
+                return cls(folder, manifest)
             except ArtifactError:  # while it was opened, an update may have removed its files
-                if Manifest.read(place) == manifest:
+                if Manifest.read(folder) == manifest:
                     raise
-        raise ResourceError(f"{place} changes faster than it can be opened", hint="try again later")
+        raise ResourceError(
+            f"{folder} changes faster than it can be opened", hint="try again later"
+        )
 
     @cached_property
     def lucene(self) -> LuceneIndex | None:

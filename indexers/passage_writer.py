@@ -55,15 +55,15 @@ def writing_passages(directory: str | Path) -> Iterator[PassageWriter]:
         DataError: at the end, if two passages have the same id; before, for an empty id or invalid
             Unicode.
     """
-    place = Path(directory)
-    clean_directory(place)
+    folder = Path(directory)
+    clean_directory(folder)
     # Files are renamed into place, or removed after an error; an id that occurs twice is found
     # first.
-    with ExitStack() as files, writing_table(place, "id", ID_SCHEMA) as add_id:
-        writer = PassageWriter(place, files, add_id)
+    with ExitStack() as files, writing_table(folder, "id", ID_SCHEMA) as add_id:
+        writer = PassageWriter(folder, files, add_id)
         yield writer
         writer.finish()
-    write_values(place)
+    write_values(folder)
 
 
 class PassageWriter:

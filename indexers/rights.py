@@ -66,10 +66,10 @@ class Rights(BaseModel):
 
     def stating(self, groups: Mapping[str, Iterable[str] | None]) -> Rights:
         """The rights with these groups of documents; None: everybody may read one."""
-        stated = dict(self.stated)
+        changed = dict(self.stated)
         for document_id, names in groups.items():
-            stated[document_id] = None if names is None else tuple(sorted(names))
-        return self.model_copy(update={"stated": stated})
+            changed[document_id] = None if names is None else tuple(sorted(names))
+        return self.model_copy(update={"stated": changed})
 
     def over(self, other: Rights) -> Rights:
         """These rights, and those of another index where these say nothing."""

@@ -193,8 +193,10 @@ class TokenCodec:
         """Sum over all tokens of the squared length of their stored residuals (T, bytes)."""
         squares = np.square(self._table, dtype=np.float64).sum(1).reshape(-1, 256)
         total = 0.0
-        for place in range(self.packed_bytes):
-            total += float(np.bincount(packed[:, place], minlength=256) @ squares[place])
+        for byte_number in range(self.packed_bytes):
+            total += float(
+                np.bincount(packed[:, byte_number], minlength=256) @ squares[byte_number]
+            )
         return total
 
     def encode(self, vectors: Float32) -> tuple[Codes, NDArray[np.uint8]]:

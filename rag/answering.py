@@ -70,13 +70,13 @@ class Outcome:
         state: its searches, readings and answers.
         short: the best answers in a few words, as official scorers compare them; None if nothing
             reads.
-        shown: the same answers as people see them: a whole list, or sentences for yes or no.
+        presented: the same answers as people see them: a whole list, or sentences for yes or no.
         timings_ms: wall time of each stage for all questions of the call together.
     """
 
     state: State
     short: AnswerSet | None = None
-    shown: AnswerSet | None = None
+    presented: AnswerSet | None = None
     timings_ms: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -89,9 +89,9 @@ class Outcome:
         """The outcome with a notice why nothing was read, if searches found no passage at all."""
         searches = self.state.searches
         found_any = any(result.passages for result in searches)
-        if self.shown is None or self.shown.notice or not searches or found_any:
+        if self.presented is None or self.presented.notice or not searches or found_any:
             return self
-        return replace(self, shown=replace(self.shown, notice=reason))
+        return replace(self, presented=replace(self.presented, notice=reason))
 
 
 def answer_questions(
@@ -144,8 +144,8 @@ def answer_questions(
     for state, last in zip(states, finished, strict=True):
         answers = replace(last, timings_ms=timings)
         short = replace(answers, answers=answers.answers[: options.n_best])
-        shown = reader.present(answers, options.n_best)
-        outcomes.append(Outcome(state, short, shown, timings))
+        presented = reader.present(answers, options.n_best)
+        outcomes.append(Outcome(state, short, presented, timings))
     return outcomes
 
 
@@ -249,7 +249,7 @@ def _read(
     for n, answer in zip(numbers, read, strict=True):
         # Refused here, and not after all questions of an evaluation.
         checked_confidences(
-            [answer.no_answer_confidence, *(each.confidence for each in answer.answers)]
+            [answer.no_answer_confidence, *(candidate.confidence for candidate in answer.answers)]
         )
         answers[n] = answer
         if requests[n].has_paths:

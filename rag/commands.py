@@ -89,7 +89,7 @@ def index(
     given: dict[str, object] = {"retriever": retriever, **settings}
     reading = _fields_of(CorpusOptions, given)
     fields = _fields_of(EncoderOptions, given)
-    encoder_options = load_config(EncoderOptions, overrides=fields).stated
+    encoder_options = load_config(EncoderOptions, overrides=fields).arguments
     build = load_config(BuildSettings, overrides=given)
     _check_encoding(build, encoder, encoder_options, ray, reuse, out)
     documents = _open_corpus(corpus, format, reading, encoder, encoder_options, report)

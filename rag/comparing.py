@@ -191,10 +191,10 @@ class Comparison:
         path = tuple(map(_supported, evidences, self.questions))
         name = self.names[winner]
         evidence = path[winner]
-        place = find_span(name, evidence.text)
-        if place is not None:
-            name = evidence.text[slice(*place)]
-            evidence = replace(evidence, start=place[0], end=place[1])
+        bounds = find_span(name, evidence.text)
+        if bounds is not None:
+            name = evidence.text[slice(*bounds)]
+            evidence = replace(evidence, start=bounds[0], end=bounds[1])
         # Two values of which one is wrong are in the right order half of the time.
         confidence = (1.0 + answer.confidence * other.confidence) / 2
         best = Answer(name, 0.0, confidence, evidence, path)

@@ -152,11 +152,11 @@ def load_config(
     """
     recipe = getattr(kind, RECIPE_KEY, "")
     settings = {} if source is None else _read_source(source, recipe)
-    stated = settings.pop(RECIPE_KEY, None) or recipe
-    if recipe and stated != recipe:
+    named_recipe = settings.pop(RECIPE_KEY, None) or recipe
+    if recipe and named_recipe != recipe:
         raise ConfigError(
-            f"{source} is a configuration of {stated!r}, expected one of {recipe!r}",
-            hint=f"{_list_presets(recipe)}; `rag train {stated}` takes this one",
+            f"{source} is a configuration of {named_recipe!r}, expected one of {recipe!r}",
+            hint=f"{_list_presets(recipe)}; `rag train {named_recipe}` takes this one",
         )
     try:
         return kind.model_validate({**settings, **(overrides or {})})

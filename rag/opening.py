@@ -156,8 +156,8 @@ def _trained_with(reader: object) -> Mapping[str, Any]:
     folder = Path(reader)
     if not (folder / READER_FILE).exists():
         return {}
-    stated = read_reader_file(folder).get("retriever")
-    return stated if isinstance(stated, Mapping) else {}
+    retriever = read_reader_file(folder).get("retriever")
+    return retriever if isinstance(retriever, Mapping) else {}
 
 
 def _open_retriever(

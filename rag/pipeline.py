@@ -482,8 +482,8 @@ class Pipeline:
         outcomes = self.answer(questions, AnswerOptions(**options), filter=filter)
         version = self.index_version
         # All of them have answers: `answer` needs a reader.
-        shown = [outcome.shown for outcome in outcomes if outcome.shown is not None]
-        return [replace(answers, index_version=version) for answers in shown]
+        presented = [outcome.presented for outcome in outcomes if outcome.presented is not None]
+        return [replace(answers, index_version=version) for answers in presented]
 
     def verify(
         self,

@@ -99,13 +99,18 @@ class PromiseKeeper:
 
         Lists, sentences for yes or no, and questions that were not searched for are not covered.
         """
-        shown = outcome.shown
-        if shown is None or shown.kind != "answer" or shown.failure or not outcome.state.searches:
+        presented = outcome.presented
+        if (
+            presented is None
+            or presented.kind != "answer"
+            or presented.failure
+            or not outcome.state.searches
+        ):
             return outcome
-        confidence = shown.answers[0].confidence if shown.answers else 0.0
+        confidence = presented.answers[0].confidence if presented.answers else 0.0
         promise, notice = self._look(confidence, conditions)
-        notice = "; ".join(filter(None, (shown.notice, notice)))
-        return replace(outcome, shown=replace(shown, promise=promise, notice=notice))
+        notice = "; ".join(filter(None, (presented.notice, notice)))
+        return replace(outcome, presented=replace(presented, promise=promise, notice=notice))
 
     def keep_verdict(self, verdict: Verdict, conditions: Mapping[str, object]) -> Verdict:
         """The verdict with the promise about it, or with a notice why there is none; one that is not

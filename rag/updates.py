@@ -45,8 +45,8 @@ class Cutter:
         reading: the options of reading, for which no tokenizer is opened.
     """
 
-    def __init__(self, stated: Mapping[str, Any], open_budget: Callable[[], Budget]) -> None:
-        self.reading = load_config(CorpusOptions, overrides=stated)
+    def __init__(self, options: Mapping[str, Any], open_budget: Callable[[], Budget]) -> None:
+        self.reading = load_config(CorpusOptions, overrides=options)
         self._budget = cache(open_budget)
 
     @cached_property
@@ -280,18 +280,18 @@ class IndexUpdater:
     def _cutter(self, **changed: Any) -> Cutter:
         """How the index reads and cuts; the first document that is cut opens a tokenizer."""
         manifest = Manifest.read(self.directory)
-        stated = {**manifest.source.get("options", {}), **changed}
+        options = {**manifest.source.get("options", {}), **changed}
         moved = self._encoder if isinstance(self._encoder, str | Path) else None
         stored = manifest.encoder
         if stored is None:
-            return Cutter(stated, partial(self._budget, moved))
+            return Cutter(options, partial(self._budget, moved))
         budget = partial(
             self._budget,
             moved or stored.name,
             max_length=stored.max_length,
             passage_prefix=stored.passage_prefix,
         )
-        return Cutter(stated, budget)
+        return Cutter(options, budget)
 
 
 def _changed(

@@ -44,13 +44,13 @@ def parse_kind(text: str) -> str | MultiHop:
         >>> parse_kind("bm25")
         'bm25'
     """
-    name, _, stated = text.partition(":")
+    name, _, options_text = text.partition(":")
     if name != "auto" and name not in KINDS:
         raise ConfigError(
             f"retriever is {name!r}, expected one of {', '.join(['auto', *KINDS])}",
             hint=did_you_mean(name, KINDS, ""),
         )
-    values = [part.strip() for part in stated.split(",") if part.strip()]
+    values = [part.strip() for part in options_text.split(",") if part.strip()]
     options = MultiHop if name == "multihop" else Config
     try:
         parsed = load_config(options, overrides=parse_overrides(values))

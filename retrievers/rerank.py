@@ -97,11 +97,11 @@ class Rerank(Config):
             >>> Rerank.parse("models/colbert,depth=50,fusion=std:1,0.5")
             Rerank(model='models/colbert', depth=50, fusion='std:1,0.5')
         """
-        model, _, stated = text.partition(",")
+        model, _, options_text = text.partition(",")
         if not model.strip():
             raise ConfigError(f"rerank is {text!r}", hint="give a folder; its files say what it is")
         # The value of fusion contains commas.
-        settings = filter(None, re.split(r",(?=[^,]*=)", stated))
+        settings = filter(None, re.split(r",(?=[^,]*=)", options_text))
         try:
             options = parse_overrides(list(settings))
             return load_config(cls, overrides={"model": model, **options})

@@ -128,7 +128,7 @@ async def _shown(engine: Engine, person: Person) -> dict[str, object]:
     """What the page shows a person; names of files and shelves are for those with a key."""
     settings = engine.settings
     shelves = list(engine.shelves)
-    shown: dict[str, object] = {
+    state: dict[str, object] = {
         "examples": settings.example_questions,
         "needs_key": settings.knows_people,
         "files": settings.files is not None,
@@ -137,11 +137,11 @@ async def _shown(engine: Engine, person: Person) -> dict[str, object]:
     if settings.has_shelves:
         n_passages = sum(shelf.n_passages for shelf in shelves)
         names = [shelf.name for shelf in shelves if person.name]
-        return {**shown, "n_passages": n_passages, "shelves": names}
-    shown["read_only"] = shelves[0].read_only()
+        return {**state, "n_passages": n_passages, "shelves": names}
+    state["read_only"] = shelves[0].read_only()
     if shelves[0].pipeline is not None:
         readable = shelves[0].pipeline.for_groups(person.groups)
-        shown["n_passages"] = await asyncio.to_thread(lambda: readable.n_passages)
+        state["n_passages"] = await asyncio.to_thread(lambda: readable.n_passages)
         if person.name:
-            shown["folders"] = await asyncio.to_thread(lambda: readable.folders)
-    return shown
+            state["folders"] = await asyncio.to_thread(lambda: readable.folders)
+    return state

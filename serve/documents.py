@@ -351,15 +351,15 @@ async def listing(
     except KeyError:
         message = f"no document has the id {str(after)[:100]!r}"
         raise ApiError(404, "document_not_found", message) from None
-    listed = page[:limit]
-    shown = [
-        DocumentOut(id=entry.id, passages=len(entry.rows), sent=entry.sent) for entry in listed
+    entries = page[:limit]
+    documents = [
+        DocumentOut(id=entry.id, passages=len(entry.rows), sent=entry.sent) for entry in entries
     ]
     return DocumentsOut(
-        documents=shown,
+        documents=documents,
         index_version=version,
         total=total,
-        next=listed[-1].id if len(page) > limit else None,
+        next=entries[-1].id if len(page) > limit else None,
     )
 
 
@@ -369,8 +369,8 @@ def _page(
     """The version of the index, the number of documents in it, and those after `after`."""
     documents = pipeline.index.documents
     readable = pipeline.readable
-    shown = None if readable is None else readable.documents
-    return pipeline.index_version, _count(pipeline), documents.page(after, limit, shown)
+    visible = None if readable is None else readable.documents
+    return pipeline.index_version, _count(pipeline), documents.page(after, limit, visible)
 
 
 @router.delete(

@@ -398,8 +398,8 @@ def passage_ids(value: object) -> Iterator[str]:
 
 def passage_json(passage: Passage) -> dict[str, object]:
     """A passage by its id, title and text; with location and metadata if it has such."""
-    shown = passage.to_json()
-    return {"passage_id": shown.pop("id"), **shown}
+    fields = passage.to_json()
+    return {"passage_id": fields.pop("id"), **fields}
 
 
 def hit_json(hit: Hit, passage: Passage) -> dict[str, object]:

@@ -179,18 +179,18 @@ def _from_validation(request: Request, error: RequestValidationError) -> ApiErro
 
 def describe(problem: ErrorDetails) -> str:
     """Describe a validation problem in words, without the input that caused it."""
-    place = ".".join(str(part)[:40] for part in problem["loc"] if part != "body")
+    field = ".".join(str(part)[:40] for part in problem["loc"] if part != "body")
     if problem["type"] == "json_invalid":
         # FastAPI states the position in the body, pydantic's message holds line and column.
-        if place.isdigit():
-            return f"the body is not valid JSON (near character {place})"
-        return f"{place or 'the body'} is not valid JSON ({problem['ctx']['error']})"
-    if problem["type"] == "missing" and not place:
+        if field.isdigit():
+            return f"the body is not valid JSON (near character {field})"
+        return f"{field or 'the body'} is not valid JSON ({problem['ctx']['error']})"
+    if problem["type"] == "missing" and not field:
         return "the body is empty"
-    if problem["type"] in ("model_attributes_type", "model_type") and not place:
+    if problem["type"] in ("model_attributes_type", "model_type") and not field:
         return "the body is not a JSON object"
     if problem["type"] == "extra_forbidden":
-        return f"{place!r} is not a known field"
+        return f"{field!r} is not a known field"
     text = str(problem["msg"]).removeprefix("Value error, ").replace(" after validation", "")
     text = text[:1].lower() + text[1:]
-    return f"{place}: {text}" if place else text
+    return f"{field}: {text}" if field else text

@@ -88,7 +88,7 @@ class ServerMetrics:
         if folder := os.environ.get(SHARED_FOLDER):
             registry = CollectorRegistry()
             MultiProcessCollector(registry, path=folder)
-        shown = generate_latest(registry)
+        text = generate_latest(registry)
         if with_shelves:
-            return shown
-        return _OF_SHELVES.sub(b"", shown)
+            return text
+        return _OF_SHELVES.sub(b"", text)

@@ -219,24 +219,24 @@ async def passage(
     With `around` also that many passages `before` and `after` it in its document.
     """
     scope = engine.scope(request, shelf)
-    shown = await engine.read(scope, _look_up, passage_id, around)
-    if shown is None:
+    content = await engine.read(scope, _look_up, passage_id, around)
+    if content is None:
         message = f"no passage has the id {passage_id[:100]!r}"
         hint = "ids come from /v1/retrieve and /v1/ask and belong to one index"
         raise ApiError(404, "passage_not_found", message, hint=hint)
-    engine.audit(request, scope, passage_ids(shown))
-    return JSONResponse(shown)
+    engine.audit(request, scope, passage_ids(content))
+    return JSONResponse(content)
 
 
 def _look_up(pipeline: Pipeline, passage_id: str, around: int) -> dict[str, Any] | None:
     passage = pipeline.passage(passage_id)
     if passage is None:
         return None
-    shown = passage_json(passage)
+    content = passage_json(passage)
     if around:
         sides = pipeline.index.around(passage_id, around)
-        shown["before"], shown["after"] = (list(map(passage_json, side)) for side in sides)
-    return shown
+        content["before"], content["after"] = (list(map(passage_json, side)) for side in sides)
+    return content
 
 
 @router.post("/v1/feedback", tags=["questions"])
@@ -351,5 +351,5 @@ def _shelves_ready(engine: Engine) -> ShelvesReady:
 )
 async def metrics(request: Request, engine: AppEngine) -> Response:
     """Prometheus' metrics of all workers together; those of shelves are for people with a key."""
-    shown = engine.metrics.render(with_shelves=bool(request.state.person.name))
-    return Response(shown, media_type=engine.metrics.content_type)
+    text = engine.metrics.render(with_shelves=bool(request.state.person.name))
+    return Response(text, media_type=engine.metrics.content_type)

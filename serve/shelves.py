@@ -96,7 +96,7 @@ class Shelf:
         self._n_leases = Counter["Pipeline"]()  # the shelf itself has one of its pipeline
         # Held while the index is opened or replaced: nobody waits for it on the event loop.
         self._opening = threading.Lock()
-        self._place = ""  # of the index that is open, without links
+        self._folder = ""  # of the index that is open, without links
         # A version that cannot be opened is tried once, an index that is gone logged once.
         self._seen: tuple[str, str, str] | None = None
         self._lacks_files = False
@@ -196,7 +196,7 @@ class Shelf:
         with self._opening:
             # The same version at another place has other rights.
             on_disk = (os.path.realpath(self.settings.index), _version_in(self.settings.index))
-            is_current = not anew and on_disk == (self._place, self.in_use)
+            is_current = not anew and on_disk == (self._folder, self.in_use)
             if self.pipeline is None or is_current:
                 return False
             try:
@@ -220,9 +220,9 @@ class Shelf:
 
     def _open(self, anew: bool = False) -> Pipeline:
         # Looked at first: a link that is pointed elsewhere meanwhile is then seen.
-        place = os.path.realpath(self.settings.index)
+        folder = os.path.realpath(self.settings.index)
         pipeline = self._shelves.open(self, anew)
-        self._place = place
+        self._folder = folder
         return pipeline
 
     def close(self, fault: str = "") -> None:

@@ -117,7 +117,7 @@ class Workers:
         self._is_reload_asked = True
 
     def _restart_dead(self, workers: list[Worker]) -> None:
-        for place, worker in enumerate(workers):
+        for number, worker in enumerate(workers):
             if worker.is_alive() or self._stops.is_set():
                 continue
             worker.process.kill()
@@ -127,11 +127,11 @@ class Workers:
                     "a worker could not open the index", hint="the log above has the reason"
                 )
             log.warning("worker %s died and is started anew", worker.process.pid)
-            workers[place] = Worker(self._serve)
+            workers[number] = Worker(self._serve)
 
     def _replace_all(self, workers: list[Worker]) -> None:
         """Replace the workers, one after another, by workers that accept requests already."""
-        for place, worker in enumerate(workers):
+        for number, worker in enumerate(workers):
             successor = Worker(self._serve)
             while successor.is_alive() and not successor.is_ready and not self._stops.is_set():
                 time.sleep(_LOOK_S)
@@ -140,7 +140,7 @@ class Workers:
                 self._end(successor)
                 log.error("a new worker could not start; worker %s stays", worker.process.pid)
                 return
-            workers[place] = successor
+            workers[number] = successor
             worker.process.terminate()
             self._end(worker)
 

@@ -346,7 +346,7 @@ def _of_heading(heading: str, sentence: str) -> str:
 
 
 def _ask_term(
-    term: str, text: str, shown: str, subject: str, draw: random.Random
+    term: str, text: str, entry: str, subject: str, draw: random.Random
 ) -> Iterator[tuple[str, str, int]]:
     """Questions about a term of a list and the text that explains it, with answers and their places.
 
@@ -354,7 +354,7 @@ def _ask_term(
         term: an option with its forms, a file, a setting; "" for a paragraph.
         shown: what the places are in; it ends with the text.
     """
-    offset = len(shown) - len(text)
+    offset = len(entry) - len(text)
     for match in _ABBREVIATION.finditer(text):
         initials = "".join(word[0] for word in match[1].split())
         if initials.upper() == match[2]:
@@ -378,7 +378,7 @@ def _ask_term(
         yield draw.choice(_MEANING[kind]).format(name, subject), sentence, offset
     elif sentence:
         question = draw.choice(_NAME[kind]).format(_as_people_say(sentence, draw), subject)
-        yield question, name, shown.index(name)
+        yield question, name, entry.index(name)
 
 
 def _first_sentence(text: str) -> str:

@@ -195,7 +195,7 @@ def serve(
     from serve.run import leave, run_server
     from serve.settings import load_settings
 
-    stated: dict[str, object] = {
+    options: dict[str, object] = {
         "index": index,
         "shelf": shelf,
         "shelves": shelves,
@@ -205,7 +205,7 @@ def serve(
         "workers": workers,
         "ray": ray,
     }
-    given = {name: value for name, value in stated.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
     run_server(load_settings(**given, **opening))
     leave()
 

@@ -160,16 +160,16 @@ def rights(
         named = None if everybody else groups_of_person(groups)
         change_rights(index, lambda before: before.stating(dict.fromkeys(chosen, named)))
     now = read_rights(index)[0]
-    stated = {id: now.of(id) for id in chosen or sorted({**now.folders, **now.stated})}
+    groups_of = {id: now.of(id) for id in chosen or sorted({**now.folders, **now.stated})}
     if as_json:
-        say(json.dumps(stated, ensure_ascii=False))
+        say(json.dumps(groups_of, ensure_ascii=False))
         return
-    for id, names in stated.items():
-        shown = "everybody"
+    for id, names in groups_of.items():
+        people = "everybody"
         if names is not None:
             # A comma may belong to a name.
-            shown = ", ".join(json.dumps(name) if "," in name else name for name in names)
-        say(f"{id}: {shown}")
+            people = ", ".join(json.dumps(name) if "," in name else name for name in names)
+        say(f"{id}: {people}")
     if not documents:
         say("all other documents: everybody")
 

@@ -183,12 +183,12 @@ def _read_scalar(kind: object, tokens: Sequence[Token]) -> object:
     return parse_scalar(tokens[0].value)
 
 
-def documented(thing: object) -> dict[str, str]:
+def documented(subject: object) -> dict[str, str]:
     """The docstring's explanation of each argument or attribute, as sentences; a word in capitals
     or with signs keeps its case.
     """
     explained = dict[str, str]()
-    for entry in parse(inspect.getdoc(thing) or "").params:
+    for entry in parse(inspect.getdoc(subject) or "").params:
         text = " ".join((entry.description or "").split())
         sentence = re.sub(r"^[a-z]+ ", lambda word: word[0].capitalize(), text)
         explained |= dict.fromkeys(entry.arg_name.split(", "), sentence)

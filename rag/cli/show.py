@@ -93,9 +93,8 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
         # The winner of a comparison is named as in the question.
         if evidence["start"] is None and not evidence.get("supporting"):
             lines.append(f"     {dim}answer worded by the model{end}")
-        others = [
-            it for it in answer.get("citations", ()) if it["passage_id"] != evidence["passage_id"]
-        ]
+        citations = answer.get("citations", ())
+        others = [step for step in citations if step["passage_id"] != evidence["passage_id"]]
         if others:
             names = ", ".join(cited["title"] or _place(cited) for cited in others)
             lines.append(f"     {dim}also cited: {names}{end}")
@@ -130,8 +129,11 @@ def format_verdict(result: dict[str, Any], *, colour: bool) -> str:
     shares = [
         f"{_LABELS[label]} {share:.0%}" for label, share in result.get("probabilities", {}).items()
     ]
-    said = f"  ({', '.join(shares)})" if shares else ""
-    lines = [f"{bold}{result['claim']}{end}", f"  {bold}{_LABELS[result['label']]}{end}{said}"]
+    in_brackets = f"  ({', '.join(shares)})" if shares else ""
+    lines = [
+        f"{bold}{result['claim']}{end}",
+        f"  {bold}{_LABELS[result['label']]}{end}{in_brackets}",
+    ]
     if result.get("notice"):
         lines.append(f"  {result['notice']}")
     if "promise" in result:

@@ -90,8 +90,8 @@ def make_app(words: Sequence[str]) -> App:
     """The group with all recipes, of which the one that the words call is imported."""
     app = App(name="train", help=_ABOUT)
     summaries = {}
-    for name, (place, about) in RECIPES.items():
-        summaries[name] = (_PANELS.get(place.partition(".")[0], "Retrievers"), about)
+    for name, (home, about) in RECIPES.items():
+        summaries[name] = (_PANELS.get(home.partition(".")[0], "Retrievers"), about)
     called = words[0] if words else "-"
     if not called.startswith("-") and called not in RECIPES:
         summaries[called] = ("Your own", called)

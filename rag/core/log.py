@@ -79,14 +79,14 @@ class Progress(tqdm):  # type: ignore[misc]  # tqdm has no types
     def __init__(
         self, total: int | None, unit: str, label: str, *, initial: int = 0, silent: bool = False
     ) -> None:
-        shown: dict[str, Any] = {"file": sys.stderr, "smoothing": 0.05, "dynamic_ncols": True}
+        bar_options: dict[str, Any] = {"file": sys.stderr, "smoothing": 0.05, "dynamic_ncols": True}
         if not sys.stderr.isatty():
-            shown = {"file": _Lines(), "miniters": 1, "ncols": 0, "position": 0}
-            shown |= dict.fromkeys(("mininterval", "delay"), _INTERVAL_S)
+            bar_options = {"file": _Lines(), "miniters": 1, "ncols": 0, "position": 0}
+            bar_options |= dict.fromkeys(("mininterval", "delay"), _INTERVAL_S)
         handlers = logging.getLogger().handlers
         is_json = any(isinstance(handler.formatter, JsonFormatter) for handler in handlers)
-        shown["disable"] = silent or is_json
-        super().__init__(total=total, unit=f" {unit}", desc=label, initial=initial, **shown)
+        bar_options["disable"] = silent or is_json
+        super().__init__(total=total, unit=f" {unit}", desc=label, initial=initial, **bar_options)
 
 
 class _Lines:

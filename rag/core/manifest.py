@@ -49,16 +49,16 @@ def read_manifest(directory: str | Path) -> dict[str, object]:
         MismatchedArtifactError: a newer format.
         ArtifactError: the manifest is not readable.
     """
-    place = Path(directory)
-    path = place / MANIFEST_NAME
+    folder = Path(directory)
+    path = folder / MANIFEST_NAME
     if not path.exists():
-        problem = f"{place} has no {MANIFEST_NAME}: it is not a finished artefact"
+        problem = f"{folder} has no {MANIFEST_NAME}: it is not a finished artefact"
         hint = "check the path; `rag index` and `rag train` write such folders and resume"
-        if (place / BUILDING_DIR).is_dir():
-            problem = f"{place} holds a build that was interrupted"
-            hint = f"give its command again: rag index … --out {place} continues it"
+        if (folder / BUILDING_DIR).is_dir():
+            problem = f"{folder} holds a build that was interrupted"
+            hint = f"give its command again: rag index … --out {folder} continues it"
         raise IncompleteArtifactError(
-            problem if place.is_dir() else f"{place}: no such directory", hint=hint
+            problem if folder.is_dir() else f"{folder}: no such directory", hint=hint
         )
     hint = "rebuild the artefact, or point to another directory"
     try:

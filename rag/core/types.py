@@ -35,14 +35,14 @@ def as_unicode(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def page_at(pages: Pages, place: int) -> str:
+def page_at(pages: Pages, position: int) -> str:
     """Label of the page that a character stands on; "" before the first page.
 
     Example:
         >>> [page_at(((0, "iv"), (120, "1")), place) for place in (119, 120)], page_at((), 5)
         (['iv', '1'], '')
     """
-    before = bisect_right(pages, place, key=lambda page: page[0])
+    before = bisect_right(pages, position, key=lambda page: page[0])
     return pages[before - 1][1] if before else ""
 
 
@@ -53,15 +53,15 @@ class Record:
 
     def to_json(self) -> dict[str, object]:
         """A dict ready for `json.dumps`, without the fields that have their defaults."""
-        shown = dict[str, Any]()
+        content = dict[str, Any]()
         for known in fields(self):  # type: ignore[arg-type]  # of the dataclasses that this is a base of
             name = known.name
             value = getattr(self, name)
             usual = {} if known.default is MISSING else known.default
             # The pages of a location say where in the text further ones begin.
             if value != usual and name != "pages":
-                shown[name] = dict(value) if name == "metadata" else _as_json(value)
-        return shown
+                content[name] = dict(value) if name == "metadata" else _as_json(value)
+        return content
 
 
 def _as_json(value: Any) -> Any:

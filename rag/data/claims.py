@@ -143,24 +143,24 @@ def read_claims(path: str | Path) -> Iterator[Claim]:
         DataError: no such file, no claim in it, an id that is used twice, or a record with an
             unknown label, or with evidence that names no article; with its place.
     """
-    places: dict[str, str] = {}
+    locations: dict[str, str] = {}
     for record in read_rows(str(path), otherwise="jsonl"):
         value = refuse_bad(record)
         try:
             claim = _claim_of(value, f"c{record.number}")
         except ValueError as error:
-            raise DataError(f"{record.place}: {error}") from error
+            raise DataError(f"{record.location}: {error}") from error
         except (TypeError, LookupError, AttributeError) as error:
-            problem = f"{record.place}: a field has another shape than expected ({error})"
+            problem = f"{record.location}: a field has another shape than expected ({error})"
             raise DataError(problem, hint="see `rag docs evaluating`") from error
-        if claim.id in places:
+        if claim.id in locations:
             raise DataError(
-                f"{record.place}: the claim id {claim.id!r} was used before, at {places[claim.id]}",
+                f"{record.location}: the claim id {claim.id!r} was used before, at {locations[claim.id]}",
                 hint="make the ids unique, or leave them out",
             )
-        places[claim.id] = record.place
+        locations[claim.id] = record.location
         yield claim
-    if not places:
+    if not locations:
         raise DataError(f"{path}: no claims in it")
 
 
@@ -176,7 +176,7 @@ def _claim_of(record: Mapping[str, Any], fallback_id: str) -> Claim:
     if fault:
         raise ValueError(f"the claim {fault}")
     label = _label_of(rest.pop("label", None))
-    stated = rest.pop("evidence", None) or []
+    evidence = rest.pop("evidence", None) or []
     texts: Sequence[str] = ()
     if isinstance(record.get("evidence"), Mapping):
         label, gold_sets = _of_scifact(record["evidence"])
@@ -186,12 +186,12 @@ def _claim_of(record: Mapping[str, Any], fallback_id: str) -> Claim:
         title = rest.get("title", "")
         if "gold_evidence" in rest:
             title = rest.pop("wikipedia_page")
-            stated = [sentence["text"] for sentence in rest.pop("gold_evidence")]
-        if is_strings(stated):
-            texts = stated
+            evidence = [sentence["text"] for sentence in rest.pop("gold_evidence")]
+        if is_strings(evidence):
+            texts = evidence
             gold_sets = [[GoldSentence(title, text=sentence) for sentence in texts]]
         else:
-            gold_sets = [_fever_set(group) for group in stated]
+            gold_sets = [_fever_set(group) for group in evidence]
     sets = () if label == "not_enough" else tuple(map(tuple, filter(None, gold_sets)))
     return Claim(str(identifier), text, label, tuple(texts), sets, rest)
 

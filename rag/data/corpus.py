@@ -108,12 +108,12 @@ def _read_records(
     n_before = report.total
     fields = DocumentFields(options, source.name)
     try:
-        for place, document in _documents_of(source, fields, seen):
+        for location, document in _documents_of(source, fields, seen):
             if isinstance(document, Document):
                 report.total += 1
                 yield source, document
             else:
-                report.add_bad(place, document)
+                report.add_bad(location, document)
                 report.check(options.max_bad_share, at_end=False)
     except NoTextError as error:
         if not source.is_in_folder:
@@ -137,10 +137,10 @@ def _documents_of(
         rows = named_documents(source.path)
     else:
         rows = read_rows(source.path, fields.columns, format=source.format)
-    for place, number, row in rows:
+    for location, number, row in rows:
         for document in fields.documents(row, number):
             fault = fault_of(document, seen) if isinstance(document, Document) else None
-            yield place, fault or document
+            yield location, fault or document
 
 
 def _read_files(

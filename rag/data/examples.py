@@ -190,20 +190,20 @@ def read_examples(path: str | Path, *, needs: Needed = "positives") -> Iterator[
     report = ReadReport()
     left_out: list[str] = []
     texts_of_ids = cache(partial(_MsMarcoTexts, Path(path)))
-    for place, number, record in read_rows(name, partial(table_columns, path=name)):
+    for location, number, record in read_rows(name, partial(table_columns, path=name)):
         try:
             if isinstance(record, TableRow) and "positive_id" in record:
                 record = texts_of_ids().with_texts(record)
             example = _to_learn_from(example_from_json(record, f"q{number}"), needs)
         except ValueError as error:
-            report.add_bad(place, BadRecord("malformed record", str(error)))
+            report.add_bad(location, BadRecord("malformed record", str(error)))
             report.check(_MAX_BAD_SHARE, at_end=False, hint=_SHAPE)
             continue
         report.total += 1
         if example.has(needs):
             yield example
         else:
-            left_out.append(place)
+            left_out.append(location)
     report.check(_MAX_BAD_SHARE, at_end=True, hint=_SHAPE)
     log = get_logger(__name__)
     if report.bad:

@@ -156,7 +156,7 @@ def _read_qrels(path: Path) -> Grades:
             grades.setdefault(row["query-id"], {})[row["corpus-id"]] = grade
         except (KeyError, ValueError) as error:
             raise DataError(
-                f"{record.place}: {line!r:.50}, expected the columns {', '.join(columns)}, the last a "
+                f"{record.location}: {line!r:.50}, expected the columns {', '.join(columns)}, the last a "
                 "whole number",
                 hint="give TREC's four columns, or BEIR's three below a line query-id, corpus-id, score",
             ) from error

@@ -31,7 +31,7 @@ class PlacedRecord(NamedTuple):
         value: what it holds; a `BadRecord` if that could not be read.
     """
 
-    place: str
+    location: str
     number: int
     value: Any
 
@@ -238,7 +238,7 @@ class ReadReport:
     unread: int = 0
     notes: list[str] = field(default_factory=list)
 
-    def add_bad(self, place: str, record: BadRecord, *, is_file: bool = False) -> None:
+    def add_bad(self, location: str, record: BadRecord, *, is_file: bool = False) -> None:
         """Count a bad record, or a file that cannot be read, and list it if it is among the
         first.
         """
@@ -249,7 +249,7 @@ class ReadReport:
         self.reasons[record.reason] += 1
         if is_file or self.bad - self.unread <= MAX_RECORDS:
             detail = f" ({record.detail})" if record.detail else ""
-            self.problems.append(f"{place}: {record.reason}{detail}")
+            self.problems.append(f"{location}: {record.reason}{detail}")
 
     def counts(self) -> str:
         """How many records are usable, and how many are bad for which reason."""

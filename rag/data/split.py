@@ -260,8 +260,8 @@ class _Cutter:
             names = dict.fromkeys([label.removeprefix(PATH_SEPARATOR), column])
             label_within = self._label("; ".join(filter(None, names)))
             parts = self._cut_part(cell, self._budget - self._count(label_within))
-            for place, part in enumerate(parts):
-                yield part._replace(label=label_within if place else first_label)
+            for part_number, part in enumerate(parts):
+                yield part._replace(label=label_within if part_number else first_label)
 
     def _label(self, names: str) -> str:
         """What names a row as the last part of a path, "" where that takes half of the budget."""

@@ -146,12 +146,12 @@ def _named(line: str, masked: str, start: int) -> Iterator[TextRow]:
         return
     label = ""
     cells: list[TextCell] = []
-    for part, place in _split(masked, 0, "; "):
+    for part, offset in _split(masked, 0, "; "):
         column, mark, value = part.rpartition(": ")
         if not cells:
             above, _, column = column.rpartition(": ")
-            label = _unquoted(line[place : place + len(above)])
-        begin = place + len(part) - len(value)
+            label = _unquoted(line[offset : offset + len(above)])
+        begin = offset + len(part) - len(value)
         name_end = begin - len(mark)
         name = _unquoted(line[name_end - len(column) : name_end])
         text = _unquoted(line[begin : begin + len(value)])

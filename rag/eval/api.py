@@ -208,8 +208,8 @@ def _read(questions: object, split: str | None) -> tuple[QuestionSource, Iterato
     """Where questions are from, and the questions."""
     if isinstance(questions, str | Path):
         return QuestionSource.of_file(questions, split=split), read_questions(questions)
-    listed = questions_from(questions)
-    return QuestionSource.of_questions(listed, split=split), iter(listed)
+    question_list = questions_from(questions)
+    return QuestionSource.of_questions(question_list, split=split), iter(question_list)
 
 
 def _refuse_unjudged(questions: Iterator[Question]) -> Iterator[Question]:

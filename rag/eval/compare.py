@@ -84,7 +84,7 @@ def _compared(figure: str, a: str, b: str, ours: Float64, theirs: Float64) -> Co
 def _shared_figures(evaluations: Sequence[Evaluation]) -> list[str]:
     """The main figures that all have, if all have retrieved the passages that a figure looks at."""
     depths = {depth_of(evaluation) for evaluation in evaluations}
-    common = set.intersection(*(set(each.metrics["figures"]) for each in evaluations))
+    common = set.intersection(*(set(evaluation.metrics["figures"]) for evaluation in evaluations))
     shared = []
     # Macro-F1 is no mean over claims.
     for name in main_figures(common - {"passage_em@100", "macro_f1"}):

@@ -251,7 +251,11 @@ def draw_questions(questions: str, settings: EvaluationSettings) -> list[Questio
     """
     check_selection_split(questions)
     drawn = settings.draw(read_questions(questions))
-    return [each for each in drawn if each.answers or each.meta.get("verdict") != "wrong"]
+    return [
+        question
+        for question in drawn
+        if question.answers or question.meta.get("verdict") != "wrong"
+    ]
 
 
 def fit_confidence(

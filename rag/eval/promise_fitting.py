@@ -55,14 +55,14 @@ def judge_answers(
     rows = list[tuple[float, bool, bool]]()
     options = AnswerOptions(top_k=settings.read)
     for question, outcome in ask_all(system, questions, options, settings.batch_size):
-        shown = outcome.shown
-        if shown is None or shown.kind != "answer":
+        presented = outcome.presented
+        if presented is None or presented.kind != "answer":
             continue
         text = ""
         confidence = 0.0
-        if shown.answers:
-            text = shown.answers[0].text
-            confidence = shown.answers[0].confidence
+        if presented.answers:
+            text = presented.answers[0].text
+            confidence = presented.answers[0].confidence
         is_right = exact_match(text, question.answers, question.answer_profile)
         rows.append((confidence, not is_right, not question.answers))
     return np.array(rows, np.float64).reshape(-1, 3).T

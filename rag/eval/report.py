@@ -42,10 +42,14 @@ def render_report(evaluations: Sequence[Evaluation]) -> str:
     environment.filters |= {"percent": percent, "with_interval": with_interval}
     environment.globals |= {"find_figure": find_figure, "stages": STAGES}
     least_depth = min(map(depth_of, evaluations))
-    names = dict.fromkeys(chain.from_iterable(each.metrics["figures"] for each in evaluations))
+    names = dict.fromkeys(
+        chain.from_iterable(evaluation.metrics["figures"] for evaluation in evaluations)
+    )
     figures = [name for name in names if (find_figure(name).depth or 0) <= least_depth]
     main = main_figures(figures)
-    worst = [(each.name, worst_records(each.records(), _WORST)) for each in evaluations]
+    worst = [
+        (evaluation.name, worst_records(evaluation.records(), _WORST)) for evaluation in evaluations
+    ]
     return environment.get_template("report.html").render(
         evaluations=evaluations,
         first=evaluations[0].metrics,
@@ -72,7 +76,7 @@ def draw_plots(evaluations: Sequence[Evaluation]) -> list[str]:
         if curve:
             curves[evaluation.name] = [(point["k"], point["value"]) for point in curve]
         if calibration:
-            points = [(each["confidence"], each["accuracy"]) for each in calibration["bins"]]
+            points = [(group["confidence"], group["accuracy"]) for group in calibration["bins"]]
             bins[evaluation.name] = points
     plots = []
     if curves:

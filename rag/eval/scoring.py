@@ -82,10 +82,10 @@ class AskedQuestion:
         """The answer as people see it: "" where none is presented, else a span, a list or a
         sentence.
         """
-        shown = self.outcome.shown
-        if shown is None or not shown.is_answered:
+        presented = self.outcome.presented
+        if presented is None or not presented.is_answered:
             return ""
-        return shown.answers[0].text
+        return presented.answers[0].text
 
 
 def score_outcomes(
@@ -289,9 +289,9 @@ def _stored_answers(
     if text == "":
         # The system's answer is "no answer".
         fields["confidence"] = answers.no_answer_confidence
-    shown = asked.outcome.shown
-    if shown is not None and shown.kind != "answer":
-        fields |= {"kind": shown.kind, "shown": asked.shown_text}
+    presented = asked.outcome.presented
+    if presented is not None and presented.kind != "answer":
+        fields |= {"kind": presented.kind, "shown": asked.shown_text}
     if answers.failure:
         fields["failure"] = answers.failure
     return fields

@@ -100,8 +100,8 @@ def _group_figures(
     by_size = sorted(rows_by_value.items(), key=lambda item: (-len(item[1]), item[0]))
     groups = []
     for value, rows in by_size[:_MAX_GROUPS]:
-        shown = {name: columns[name][rows] for name in GROUP_FIGURES if name in columns}
-        groups.append({"value": value, "n": len(rows), "figures": _intervals(shown, settings)})
+        figures = {name: columns[name][rows] for name in GROUP_FIGURES if name in columns}
+        groups.append({"value": value, "n": len(rows), "figures": _intervals(figures, settings)})
     return groups
 
 

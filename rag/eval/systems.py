@@ -231,12 +231,13 @@ def _read_trec(path: Path, lookup: PassageLookup | None) -> dict[str, RankedPass
         )
         raise DataError(f"{path}: no TREC run ({error})", hint=hint) from error
 
-    def place(pair: tuple[Hit, Passage]) -> tuple[np.float32, str]:
+    def trec_order(pair: tuple[Hit, Passage]) -> tuple[np.float32, str]:
         """By which trec_eval orders, the largest first: the score in 32 bits, then the id."""
         return np.float32(pair[0].score), pair[1].id
 
     return {
-        name: sorted(found.values(), key=place, reverse=True) for name, found in rankings.items()
+        name: sorted(found.values(), key=trec_order, reverse=True)
+        for name, found in rankings.items()
     }
 
 
@@ -255,7 +256,7 @@ def _run_rows(path: Path) -> Iterator[tuple[str, str, float]]:
         if len(cells) == 6:
             yield cells[0], cells[2], float(cells[4])
         elif len(cells) != 3:
-            raise ValueError(f"{record.place}: {len(cells)} columns")
+            raise ValueError(f"{record.location}: {len(cells)} columns")
         elif cells[2].isdecimal():
             ranks[cells[0]].append(int(cells[2]))
             yield cells[0], cells[1], -float(cells[2])

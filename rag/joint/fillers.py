@@ -179,8 +179,8 @@ class MaskedReader(Filler):
         """See `Filler`; the likelihood is also what training raises."""
         device = self.device
         rows = []
-        for sentence, listed in zip(sentences, passages, strict=True):
-            rows += [self._row(sentence, passage) for passage in listed]
+        for sentence, of_sentence in zip(sentences, passages, strict=True):
+            rows += [self._row(sentence, passage) for passage in of_sentence]
         ids, mask, types, _ = row_tensors(self._template, rows)
         base = getattr(self.model, self.model.base_model_prefix)
         hidden = run_backbone(base, ids.to(device), mask.to(device), types.to(device))
@@ -192,10 +192,10 @@ class MaskedReader(Filler):
         owner, number = is_mask.to(device).nonzero(as_tuple=True)
         places = np.concatenate([sentence.places for sentence in sentences])
         targets = np.concatenate([sentence.targets for sentence in sentences])
-        place = torch.from_numpy(places + len(self._template.before)).to(device)
+        mask_positions = torch.from_numpy(places + len(self._template.before)).to(device)
         target = torch.from_numpy(targets).to(device)
 
-        at_masks = hidden[owner, :, place]  # (N, K, H)
+        at_masks = hidden[owner, :, mask_positions]  # (N, K, H)
         fill_in = _head_of(self.model)
         assert fill_in is not None  # checked when it was loaded
         logp = fill_in(at_masks).float().log_softmax(-1)  # (N, K, V)

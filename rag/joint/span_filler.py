@@ -92,8 +92,8 @@ class SpanFiller(Filler):
         log-probability of "not here" where it does not; without it only the former are read.
         """
         pairs: list[tuple[MaskedSentence, Sequence[int]]] = []
-        for sentence, listed in zip(sentences, passages, strict=True):
-            pairs += [(sentence, passage) for passage in listed]
+        for sentence, of_sentence in zip(sentences, passages, strict=True):
+            pairs += [(sentence, passage) for passage in of_sentence]
         rows: list[Row] = []
         # Numbers of the pairs that are read; and of each right span the row, first and last token.
         numbers: list[int] = []

@@ -13,7 +13,7 @@ def evidence_sets(provenance: Iterable[Iterable[Mapping[str, object]]]) -> list[
     """Distinct non-empty sets of page ids that support an answer, of places `{wikipedia_id, …}`."""
     sets: dict[frozenset[str], None] = {}
     for places in provenance:
-        pages = frozenset(str(place.get("wikipedia_id") or "").strip() for place in places)
+        pages = frozenset(str(page.get("wikipedia_id") or "").strip() for page in places)
         if pages:
             sets[pages] = None
     return list(sets)

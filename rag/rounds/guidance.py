@@ -50,20 +50,20 @@ def guided_examples(
             continue
         matcher = AnswerMatcher(answers, example.answer_profile)
         hits = example.candidates
-        holding = [place for place, hit in enumerate(hits) if matcher.matches(hit.passage.text)]
+        holding = [rank for rank, hit in enumerate(hits) if matcher.matches(hit.passage.text)]
         chosen = set[int]()
         # At most so many of so many first passages.
         for most, first in settings.rules:
-            chosen.update([place for place in holding if place < first][:most])
+            chosen.update([rank for rank in holding if rank < first][:most])
         if not chosen:
             counts["no passage holds an answer"] += 1
             continue
-        positives = [replace(hits[place], role="positive") for place in sorted(chosen)]
+        positives = [replace(hits[rank], role="positive") for rank in sorted(chosen)]
         counts["positives"] += len(positives)
         rest = _without_answer(hits, holding, positives)
         for number, positive in enumerate(positives):
-            places = _draw(rest, settings.negatives, number, example.id)
-            negatives = [replace(hits[place], role="hard_negative") for place in places]
+            ranks = _draw(rest, settings.negatives, number, example.id)
+            negatives = [replace(hits[rank], role="hard_negative") for rank in ranks]
             counts["negatives"] += len(negatives)
             name = f"{example.id}#{number + 1}" if number else example.id
             also = [other for other in positives if other is not positive]
@@ -73,16 +73,16 @@ def guided_examples(
 def _without_answer(
     hits: tuple[Candidate, ...], holding: list[int], positives: list[Candidate]
 ) -> list[int]:
-    """Places of the passages that may be negatives."""
+    """Ranks of the passages that may be negatives."""
     right = {text_key(hit.passage.text) for hit in positives}
-    places = sorted(set(range(min(len(hits), _NEGATIVE_RANKS))) - set(holding))
-    return [place for place in places if text_key(hits[place].passage.text) not in right]
+    ranks = sorted(set(range(min(len(hits), _NEGATIVE_RANKS))) - set(holding))
+    return [rank for rank in ranks if text_key(hits[rank].passage.text) not in right]
 
 
-def _draw(places: list[int], count: int, number: int, question_id: str) -> list[int]:
-    """Places of the negatives of a question's n-th positive."""
+def _draw(ranks: list[int], count: int, number: int, question_id: str) -> list[int]:
+    """Ranks of the negatives of a question's n-th positive."""
     draw = generator(DEFAULT_SEED, number, *question_id.encode())
-    shuffled: list[int] = draw.permutation(places).tolist()
-    near = [place for place in shuffled if place < _NEAR_RANKS][: round(_NEAR_SHARE * count)]
-    others = [place for place in shuffled if place not in near][: count - len(near)]
+    shuffled: list[int] = draw.permutation(ranks).tolist()
+    near = [rank for rank in shuffled if rank < _NEAR_RANKS][: round(_NEAR_SHARE * count)]
+    others = [rank for rank in shuffled if rank not in near][: count - len(near)]
     return sorted(near + others)

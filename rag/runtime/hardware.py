@@ -159,8 +159,10 @@ def resolve_precision(precision: str, device: str = "cpu") -> torch.dtype:
 
 def use_threads(count: int | None = None) -> None:
     """Set torch's intra-op threads to `count` (default: OMP_NUM_THREADS, else all cores)."""
-    stated = os.environ.get("OMP_NUM_THREADS", "")
-    torch.set_num_threads(count or (int(stated) if stated.isdigit() else 0) or available_cores())
+    variable = os.environ.get("OMP_NUM_THREADS", "")
+    torch.set_num_threads(
+        count or (int(variable) if variable.isdigit() else 0) or available_cores()
+    )
 
 
 def bound_kernel_caches() -> None:

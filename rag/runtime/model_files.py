@@ -190,8 +190,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     whole, part = whole_model(folder)
     file = whole / "config.json"
-    stated = read_json(file) if file.is_file() else {}
-    config = stated.get(part) if part else stated
+    content = read_json(file) if file.is_file() else {}
+    config = content.get(part) if part else content
     if not isinstance(config, dict) or not config.get("model_type"):
         raise ArtifactError(
             f"{folder} is no model: it has no config.json that names a model_type",
@@ -339,15 +339,15 @@ def add_difference(base: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> 
     return state
 
 
-def read_tensors(place: Path, prefix: str = "") -> dict[str, Tensor]:
+def read_tensors(source: Path, prefix: str = "") -> dict[str, Tensor]:
     """The tensors of a weights file, or of all of a folder, whose names begin with `prefix`.
 
     Raises:
         ArtifactError: a file is missing or damaged, or holds something else than tensors.
     """
     tensors: dict[str, Tensor] = {}
-    place, _ = whole_model(place)
-    for file in weight_files(place) if place.is_dir() else [place]:
+    source, _ = whole_model(source)
+    for file in weight_files(source) if source.is_dir() else [source]:
         tensors |= file_tensors(file, prefix)
     return tensors
 

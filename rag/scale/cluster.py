@@ -97,8 +97,8 @@ def check_nodes(ray: ModuleType, files: Sequence[Path]) -> list[str]:
     looks = []
     for node in sorted(ray.nodes(), key=lambda node: str(node["NodeID"])):
         if node["Alive"]:
-            place = on_node(node["NodeID"])
-            options = task.options(num_cpus=0, max_retries=0, scheduling_strategy=place)
+            strategy = on_node(node["NodeID"])
+            options = task.options(num_cpus=0, max_retries=0, scheduling_strategy=strategy)
             looks.append((node, options.remote(paths)))
     workers = []
     for node, look in looks:

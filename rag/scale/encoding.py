@@ -44,7 +44,7 @@ def encoding_at(address: str | None) -> Iterator[dict[str, EncodesCorpus]]:
 
 def encode_on_cluster(
     ray: ModuleType,
-    place: Path,
+    folder: Path,
     passages: PassageStore,
     encoder: PassageEncoder,
     dtype: VectorDtype,
@@ -63,9 +63,9 @@ def encode_on_cluster(
         ResourceError: the cluster has no CPU, or a shard's process died again and again.
     """
     layout = ShardLayout(len(passages), encoder.identity.dim, dtype, shard_rows)
-    missing = missing_shards(place, layout)
+    missing = missing_shards(folder, layout)
     # The nodes show by it that they see the folder.
-    mark = place / f".shared{TEMPORARY_MARK}disk"
+    mark = folder / f".shared{TEMPORARY_MARK}disk"
     mark.write_text(uuid.uuid4().hex)
     check_nodes(ray, [mark, passages.directory / HASHES_NAME])
     resources = ray.cluster_resources()
@@ -73,7 +73,7 @@ def encode_on_cluster(
         num_cpus=1, num_gpus=1 if resources.get("GPU") else 0, max_retries=_ATTEMPTS
     )
     precision = getattr(encoder, "precision", "auto")
-    arguments = (place.absolute(), layout, passages.directory.absolute(), precision)
+    arguments = (folder.absolute(), layout, passages.directory.absolute(), precision)
     pending = {task.remote(*arguments, encoder.identity, shard): shard for shard in missing}
     try:
         rows = sum(shard.stop - shard.start for shard in missing)
@@ -87,8 +87,8 @@ def encode_on_cluster(
         for result in pending:
             ray.cancel(result, force=True)
     # Nodes that were killed left files there.
-    clean_directory(place)
-    return EmbeddingShards.open(place, layout)
+    clean_directory(folder)
+    return EmbeddingShards.open(folder, layout)
 
 
 def _check_result(ray: Any, result: Any, shard: Shard) -> None:
@@ -106,7 +106,7 @@ def _check_result(ray: Any, result: Any, shard: Shard) -> None:
 
 
 def _encode_shard(
-    place: Path,
+    folder: Path,
     layout: ShardLayout,
     passages: Path,
     precision: str,
@@ -115,7 +115,7 @@ def _encode_shard(
 ) -> None:
     """Runs on a node: encode the rows of a shard and write them."""
     encoder, store = _open(passages, precision, identity)
-    store_shard(place, layout, shard, embeddings.encode_rows(store, encoder, shard))
+    store_shard(folder, layout, shard, embeddings.encode_rows(store, encoder, shard))
 
 
 # A process of the cluster runs task after task of one job.

@@ -63,7 +63,7 @@ def render_card(
     )
     environment.filters |= {"cell": _cell, "model": model_name}
     settings = {RECIPE_KEY: config.recipe, **_nameless(config.model_dump(exclude=_LEFT_OUT))}
-    shown = json.dumps(settings, indent=2, ensure_ascii=False)
+    settings_text = json.dumps(settings, indent=2, ensure_ascii=False)
     template = environment.get_template(card.template)
     return template.render(
         **card.values,
@@ -71,7 +71,7 @@ def render_card(
         command=recipe_name(type(config)),
         facts=facts,
         figures=figures,
-        settings=shown,
+        settings=settings_text,
     )
 
 
@@ -87,7 +87,7 @@ def recipe_name(kind: type[TrainConfig]) -> str:
     return f"{Path(file).name}:{kind.__qualname__}"
 
 
-def model_name(place: str | Path | None) -> str:
+def model_name(source: str | Path | None) -> str:
     """Short name of a model in a card: the last parts of a folder, enough to identify it, not its
     full path.
 
@@ -95,11 +95,11 @@ def model_name(place: str | Path | None) -> str:
         >>> model_name("/data/runs/first/encoder"), model_name("owner/name"), model_name(None)
         ('first/encoder', 'owner/name', 'all-MiniLM-L6-v2')
     """
-    if place is None:
+    if source is None:
         return EMBEDDED_ENCODER_NAMES[0]
-    if not (isinstance(place, Path) or place.startswith((".", "/")) or Path(place).exists()):
-        return place
-    parts = Path(place).absolute().parts
+    if not (isinstance(source, Path) or source.startswith((".", "/")) or Path(source).exists()):
+        return source
+    parts = Path(source).absolute().parts
     common = len(list(takewhile(_FOLDERS.__contains__, reversed(parts))))
     return "/".join(parts[-1 - common :])
 

@@ -73,16 +73,16 @@ class RunLog:
         self._counters = {name: total + sums[name] for name, total in self._counters.items()}
         if step % self._every and step != self._total:
             return
-        shown = {name: total / steps for name, (total, steps) in self._means.items()}
-        shown |= values
-        self._write({"step": step, **shown, **self._counters})
+        figures = {name: total / steps for name, (total, steps) in self._means.items()}
+        figures |= values
+        self._write({"step": step, **figures, **self._counters})
         gained = {name: now - self._reported[name] for name, now in self._counters.items()}
         self._means = {}
         self._reported = self._counters
         if self._writes:
             seconds = max(gained.pop("seconds"), 1e-9)
             speeds = {f"{name}/s": count / seconds for name, count in gained.items()}
-            log.info("step %d/%d%s", step, self._total, _shown({**shown, **speeds}))
+            log.info("step %d/%d%s", step, self._total, _shown({**figures, **speeds}))
 
     def scores(self, step: int, scores: Mapping[str, float], *, note: str = "") -> None:
         """Log the scores of a validation."""

@@ -98,14 +98,14 @@ class CrossEncoder:
         """
         folder = model_folder(name_or_path)
         device = resolve_device(device)
-        stated = read_config(folder)
-        reading = PassageLayout(str(layout or stated.get(_LAYOUT_KEY) or TITLE_AND_TEXT))
+        config_json = read_config(folder)
+        reading = PassageLayout(str(layout or config_json.get(_LAYOUT_KEY) or TITLE_AND_TEXT))
         network, tokenizer = _read_network(
-            folder, stated, device, train=train, dropout=dropout, seed=seed
+            folder, config_json, device, train=train, dropout=dropout, seed=seed
         )
         setattr(network.config, _LAYOUT_KEY, reading.layout)  # saved with the network
-        stated_length = transformer_settings(folder).get("max_seq_length")
-        limit = min(int(stated_length or tokenizer_limit(folder)), position_limit(stated))
+        longest = transformer_settings(folder).get("max_seq_length")
+        limit = min(int(longest or tokenizer_limit(folder)), position_limit(config_json))
         limit = min(limit, max_length or limit)
         prompt = ""
         if train:
@@ -165,7 +165,7 @@ def _prepare_scoring(network: Any, device: str, dtype: torch.dtype) -> None:
 
 def _read_network(
     folder: Path,
-    stated: Mapping[str, Any],
+    config_json: Mapping[str, Any],
     device: str,
     *,
     train: bool,
@@ -177,7 +177,7 @@ def _read_network(
     """
     from transformers import AutoModelForSequenceClassification
 
-    architecture = (stated.get("architectures") or [""])[0]
+    architecture = (config_json.get("architectures") or [""])[0]
     classifies = "SequenceClassification" in architecture
     expected = "expected a sequence-classification model of transformers, or an encoder to train"
     with loading(f"{folder} is not a cross-encoder that can be loaded", hint=expected):

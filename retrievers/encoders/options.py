@@ -26,7 +26,7 @@ class EncoderOptions(Config):
             as "{title}. {text}".
 
     Example:
-        >>> EncoderOptions(normalize=False, pooling="cls").stated
+        >>> EncoderOptions(normalize=False, pooling="cls").arguments
         {'pooling': 'cls', 'normalize': False}
     """
 
@@ -38,6 +38,6 @@ class EncoderOptions(Config):
     layout: str | None = None
 
     @property
-    def stated(self) -> dict[str, object]:
+    def arguments(self) -> dict[str, object]:
         """The options that were given, as `BiEncoder.load` takes them."""
         return {name: value for name, value in self if value not in (None, "auto")}

@@ -56,7 +56,7 @@ class GroupBatches:
             positive = example.positives[int(draw.integers(len(example.positives)))]
             count = min(self.hard_negatives, len(example.negatives))
             drawn = np.sort(draw.choice(len(example.negatives), count, replace=False))
-            negatives = [example.negatives[place].passage for place in drawn.tolist()]
+            negatives = [example.negatives[drawn_number].passage for drawn_number in drawn.tolist()]
             groups.append((example.question, [positive, *negatives]))
         return groups
 

@@ -116,10 +116,10 @@ def _is_trained(tower: torch.nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in tower.parameters())
 
 
-def _gathered(own: Vectors, world: World) -> Vectors:
+def _gathered(vectors: Vectors, world: World) -> Vectors:
     """The vectors of all processes, as a leaf that takes a gradient."""
-    values = world.all_gather(own.values).requires_grad_(torch.is_grad_enabled())
-    return Vectors(values, None if own.lengths is None else world.all_gather(own.lengths))
+    values = world.all_gather(vectors.values).requires_grad_(torch.is_grad_enabled())
+    return Vectors(values, None if vectors.lengths is None else world.all_gather(vectors.lengths))
 
 
 @dataclass(slots=True)

@@ -86,8 +86,8 @@ def _header_groups(text: str) -> tuple[str, str]:
     """The groups that the header of a file names, and the file without them."""
     match = _HEADER.match(text)
     header = "" if match is None else match[0]
-    stated = [f"{GROUPS_FIELD}:{value}" for value in _GROUPS_OF_HEADER.findall(header)]
-    return "\n".join(stated), _GROUPS_OF_HEADER.sub("", header) + text[len(header) :]
+    lines = [f"{GROUPS_FIELD}:{value}" for value in _GROUPS_OF_HEADER.findall(header)]
+    return "\n".join(lines), _GROUPS_OF_HEADER.sub("", header) + text[len(header) :]
 
 
 def add_fields(content: Content, front_matter: str) -> Content:

@@ -64,9 +64,9 @@ def filled(rows: Sequence[Sequence[Cell]]) -> list[list[Cell]]:
                 raise Unreadable("too long", "split it", f"a table of over {_MAX_PLACES:,} cells")
             for covered in covered_lines:
                 covered += [EMPTY] * (end - len(covered))
-                for place in range(column, end):
-                    if covered[place] is EMPTY:
-                        covered[place] = cell
+                for covered_column in range(column, end):
+                    if covered[covered_column] is EMPTY:
+                        covered[covered_column] = cell
             column = end
     return _padded(grid)
 

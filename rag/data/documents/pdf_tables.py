@@ -58,9 +58,9 @@ class Rule(NamedTuple):
     begin: float
     end: float
 
-    def covers(self, place: float) -> bool:
+    def covers(self, position: float) -> bool:
         """Whether it passes a place, or nearly does."""
-        return self.begin - _TOLERANCE <= place <= self.end + _TOLERANCE
+        return self.begin - _TOLERANCE <= position <= self.end + _TOLERANCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def _between(words: Sequence[Word], horizontal: set[Rule], vertical: set[Rule]) 
     """
     lefts = _places(vertical, horizontal)
     # From the top down.
-    tops = [-place for place in reversed(_places(horizontal, vertical))]
+    tops = [-position for position in reversed(_places(horizontal, vertical))]
     if min(len(lefts), len(tops)) < 3:
         return None
     grid = _cells_between(lefts, tops, horizontal, vertical)
@@ -198,15 +198,15 @@ def _places(rules: set[Rule], crossing: set[Rule]) -> list[float]:
     """The places of ruled lines and of the ends of those that cross them, ascending."""
     begin = min(rule.begin for rule in crossing)
     end = max(rule.end for rule in crossing)
-    places: list[float] = []
-    for place in sorted([begin, end, *(rule.at for rule in rules)]):
-        if not places or place - places[-1] > _TOLERANCE:
-            places.append(place)
-    return places
+    positions: list[float] = []
+    for position in sorted([begin, end, *(rule.at for rule in rules)]):
+        if not positions or position - positions[-1] > _TOLERANCE:
+            positions.append(position)
+    return positions
 
 
-def _is_ruled(rules: Iterable[Rule], at: float, place: float) -> bool:
-    return any(abs(rule.at - at) <= _TOLERANCE and rule.covers(place) for rule in rules)
+def _is_ruled(rules: Iterable[Rule], at: float, position: float) -> bool:
+    return any(abs(rule.at - at) <= _TOLERANCE and rule.covers(position) for rule in rules)
 
 
 # Words of a row without a gap between them.
@@ -299,10 +299,10 @@ def _is_aligned(segments: Iterable[_Segment]) -> bool:
     """Whether most of them begin, end or have their middle at about the same place."""
     edges = [(segment[0].left, segment[-1].right) for segment in segments]
     middles = [sum(pair) / 2 for pair in edges]
-    for places in (*zip(*edges, strict=True), middles):
-        usual = median_low(places)
-        n_near = sum(abs(place - usual) <= _TOLERANCE for place in places)
-        if n_near > _MIN_ALIGNED * len(places):
+    for group in (*zip(*edges, strict=True), middles):
+        usual = median_low(group)
+        n_near = sum(abs(edge - usual) <= _TOLERANCE for edge in group)
+        if n_near > _MIN_ALIGNED * len(group):
             return True
     return False
 

@@ -179,8 +179,8 @@ class DocumentFields:
     def _metadata_fields(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """The requested fields of a record, or of an object `metadata` in it."""
         within = record.get("metadata")
-        stated = {name: value for name, value in record.items() if has_value(value)}
-        fields = {**within, **stated} if isinstance(within, Mapping) else record
+        filled = {name: value for name, value in record.items() if has_value(value)}
+        fields = {**within, **filled} if isinstance(within, Mapping) else record
         names = dict.fromkeys([*self._metadata, *filter(is_groups, fields)])
         metadata = {name: fields[name] for name in names if has_value(fields.get(name))}
         self._absent_metadata.difference_update(metadata)

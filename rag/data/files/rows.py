@@ -107,14 +107,14 @@ def _json_elements(stream: io.BufferedReader, path: str) -> _NumberedValues:
         for number, value in enumerate(elements, start=1):
             yield number, value
     except (ijson.JSONError, UnicodeDecodeError) as error:
-        place = f"after record {number}" if number else "at its start"
+        position = f"after record {number}" if number else "at its start"
         reason = str(error).strip("b'\"").partition("\n")[0].partition("\\n")[0]
         fault = "malformed or truncated JSON"
         remedy = "mend or fetch the file again, or save it as UTF-8"
         if "integer overflow" in reason:
             fault = "a whole number too large for 64 bits"
             remedy = "give the records as JSON lines, or the number as text"
-        raise DataError(f"{path}: {fault} {place} ({reason})", hint=remedy) from error
+        raise DataError(f"{path}: {fault} {position} ({reason})", hint=remedy) from error
 
 
 def _table_rows(stream: io.BufferedReader, path: str, columns: Columns) -> _NumberedValues:
@@ -184,7 +184,7 @@ def _parquet_rows(path: str) -> _NumberedValues:
 def refuse_bad(record: PlacedRecord) -> Any:
     """The value of a record; a bad one is raised as a DataError."""
     if isinstance(record.value, BadRecord):
-        raise DataError(f"{record.place}: {record.value.reason} ({record.value.detail})")
+        raise DataError(f"{record.location}: {record.value.reason} ({record.value.detail})")
     return record.value
 
 
@@ -193,7 +193,7 @@ def json_records(path: str | Path) -> Iterator[dict[str, Any]]:
     for record in read_rows(str(path), format="jsonl"):
         value = refuse_bad(record)
         if not isinstance(value, dict):
-            raise DataError(f"{record.place}: expected an object, found {type(value).__name__}")
+            raise DataError(f"{record.location}: expected an object, found {type(value).__name__}")
         yield value
 
 

@@ -236,10 +236,10 @@ def test_each_thing_is_searched_and_read_for() -> None:
     ann, bob = "When was Ann Lee born?", "When was Bob Ray born?"
     assert reader.searched == [ASKED, ann, bob]
     assert reader.read_for == [(ann, ["Ann Lee", "Bob Ray"]), (bob, ["Bob Ray", "Ann Lee"])]
-    assert outcome.shown is not None
+    assert outcome.presented is not None
     assert outcome.short is not None
-    assert outcome.shown.answers[0].text == outcome.short.answers[0].text == "Bob Ray"
-    answer = outcome.shown.answers[0]
+    assert outcome.presented.answers[0].text == outcome.short.answers[0].text == "Bob Ray"
+    answer = outcome.presented.answers[0]
     assert answer.evidence.text[answer.evidence.start : answer.evidence.end] == "Bob Ray"
     assert {passage.id for _, passage in outcome.result.passages} == set(BORN)
 
@@ -248,8 +248,8 @@ def test_without_a_decision_the_question_is_read_as_any_other() -> None:
     reader = Births(BORN | {"Bob Ray": "Bob Ray was born in 1950."})
     outcome = ask(reader)
     assert reader.read_for[2:] == [(ASKED, ["Ann Lee", "Bob Ray"])]
-    assert outcome.shown is not None
-    assert (outcome.shown.question, outcome.shown.answers[0].text) == (ASKED, "1950")
+    assert outcome.presented is not None
+    assert (outcome.presented.question, outcome.presented.answers[0].text) == (ASKED, "1950")
 
 
 def test_gold_passages_are_read_for_both() -> None:
@@ -257,8 +257,8 @@ def test_gold_passages_are_read_for_both() -> None:
     given = [SearchResult(ASKED, reader.ranked(ASKED))]
     outcome = ask(reader, first_results=given)
     assert reader.searched == []
-    assert outcome.shown is not None
-    assert outcome.shown.answers[0].text == "Bob Ray"
+    assert outcome.presented is not None
+    assert outcome.presented.answers[0].text == "Bob Ray"
 
 
 def test_paths_other_languages_and_language_models_are_left_as_they_are() -> None:

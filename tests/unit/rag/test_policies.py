@@ -62,7 +62,7 @@ def test_all_questions_search_and_read_together() -> None:
     world = World()
     policy = SearchOnce()
     first, second = run(policy, [ASKED, "Capital of Germany?"], world)
-    assert (first.shown.answers, second.shown.answers[0].text) == ((), "Berlin")
+    assert (first.presented.answers, second.presented.answers[0].text) == ((), "Berlin")
     assert world.searched == world.read_calls == [[ASKED, "Capital of Germany?"]]
     assert [result.query for result in first.state.searches] == [ASKED]
     assert run(policy, [], world) == []
@@ -137,7 +137,10 @@ class SearchesLonger(SearchOnce):
 
 def test_a_question_that_cannot_be_read_does_not_end_its_batch() -> None:
     failed, answered = run(SearchesLonger(), [ASKED, "Capital of Germany?"], Unreadable())
-    assert (failed.shown.failure, answered.shown.answers[0].text) == ("the model is away", "Berlin")
+    assert (failed.presented.failure, answered.presented.answers[0].text) == (
+        "the model is away",
+        "Berlin",
+    )
     with refusal(ReaderError):
         run(SearchOnce(), [ASKED], Unreadable())
 
@@ -150,6 +153,6 @@ def test_words_as_they_come_are_those_of_one_question() -> None:
         ["Capital of Germany?"], options, search=world.search, reader=world
     )
     # This reader quotes.
-    assert (outcome.shown.answers[0].text, pieces) == ("Berlin", [])
+    assert (outcome.presented.answers[0].text, pieces) == ("Berlin", [])
     with refusal(ConfigError):
         answer_questions(["a", "b"], options, search=world.search, reader=world)

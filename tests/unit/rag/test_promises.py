@@ -32,7 +32,7 @@ def outcome(confidence: float, **fields: Any) -> Outcome:
 
 def kept(confidence: float, keeper: PromiseKeeper | None = None, **fields: Any) -> AnswerSet:
     keeper = keeper or PromiseKeeper(STORED)
-    shown = keeper.keep(outcome(confidence, **fields), CONDITIONS).shown
+    shown = keeper.keep(outcome(confidence, **fields), CONDITIONS).presented
     return shown
 
 
@@ -70,7 +70,7 @@ def test_what_is_no_short_answer_is_not_covered(fields: dict[str, str]) -> None:
     ],
 )
 def test_other_conditions_void_the_promise_by_name(changed: dict[str, Any], named: str) -> None:
-    shown = PromiseKeeper(STORED).keep(outcome(0.5), {**CONDITIONS, **changed}).shown
+    shown = PromiseKeeper(STORED).keep(outcome(0.5), {**CONDITIONS, **changed}).presented
     assert shown.promise is None
     assert shown.notice.endswith(f"the promise was fitted with other values of {named}")
 
@@ -82,7 +82,7 @@ def test_a_promise_is_void_where_comparisons_are_answered_in_another_way(compare
     assert type("Other", (SearchOnce,), {})().identity != usual["policy"]
     keeper = PromiseKeeper(StoredPromise.of(PROMISE, CONFIDENCES, usual))
     asked = AnswerOptions(policy=SearchOnce(compares=compares))
-    shown = keeper.keep(outcome(0.9), pipeline.conditions(asked)).shown
+    shown = keeper.keep(outcome(0.9), pipeline.conditions(asked)).presented
     assert (shown.promise is None) == (not compares)
     assert shown.notice.endswith("other values of policy") == (not compares)
 

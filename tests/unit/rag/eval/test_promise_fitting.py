@@ -200,5 +200,7 @@ def test_answers_are_judged_as_people_get_them(index: Path) -> None:
     with rag.Pipeline.open(index) as pipeline:
         judged = judge_answers(system_of(pipeline), asked, EvaluationSettings())
         shown = pipeline.answer([each.text for each in asked], AnswerOptions())
-    best = [each.shown.answers[0].confidence if each.shown.answers else 0.0 for each in shown]
+    best = [
+        each.presented.answers[0].confidence if each.presented.answers else 0.0 for each in shown
+    ]
     assert judged.tolist() == pytest.approx(np.array([best, [0, 1], [0, 1]]))
