@@ -83,21 +83,16 @@ class _Contexts:
         return self._indexes[language]
 
 
-def run_languages_benchmark(
-    questions: Path, encoder: str | None = None, english: Path | None = None
-) -> Report:
+def run_languages_benchmark(questions: Path, encoder: str | None = None) -> Report:
     """BM25 by Lucene's analysis of a question's language, and by its English one.
 
     The contexts of all questions, of all languages, are the passages of one index; a question is
-    right where its own context comes first. With an encoder also dense and hybrid search; with
-    English originals dense search by the questions of each language over their contexts, and the
-    reverse.
+    right where its own context comes first. With an encoder also dense and hybrid search.
 
     Args:
         questions: Questions with their contexts, as SQuAD's, whose ids begin with the language and a
             hyphen, as in XQuAD.
         encoder: Folder or hub name of a multilingual encoder.
-        english: Questions whose ids are those of their translations without the language.
 
     Raises:
         DataError: there is no question in a language that has an analyser.
@@ -134,14 +129,6 @@ def run_languages_benchmark(
                 pooled[system].append(values)
         whole = {system: np.concatenate(ranks) for system, ranks in pooled.items()}
         report.rows["all"] = _row(whole, names)
-        if encoder and english:
-            for name, crossed in _crossed(asked, english).items():
-                found: list[Float64] = []
-                for pairs in crossed:
-                    others = _Contexts(stack, [pair.context for pair in pairs], loaded)
-                    found.append(others.reciprocal_ranks(pairs, ENGLISH, "dense"))
-                shared = [pair.name for pairs in crossed for pair in pairs]
-                report.rows[name] = _row({"dense": np.concatenate(found)}, shared)
     return report
 
 
@@ -169,21 +156,3 @@ def _interval(values: Float64, names: Sequence[str]) -> Interval:
     counts = np.bincount(numbers)
     mean = bootstrap_of(lambda x, n, axis: x.sum(axis) / n.sum(axis), sums, counts)
     return mean.times(100)
-
-
-def _crossed(
-    asked: Mapping[str, Mapping[str, _Asked]], english: Path
-) -> dict[str, list[list[_Asked]]]:
-    """The questions of all languages with the contexts of their English originals, in one list;
-    the reverse in a list for each language.
-    """
-    to_english: list[_Asked] = []
-    from_english: list[list[_Asked]] = [[] for _ in asked]
-    for question in read_questions(english):
-        context = question.gold[0].passage.text
-        for number, translated in enumerate(asked.values()):
-            if question.id in translated:
-                translation = translated[question.id]
-                to_english.append(_Asked(translation.text, context, question.id))
-                from_english[number].append(_Asked(question.text, translation.context, question.id))
-    return {"other over English": [to_english], "English over other": from_english}

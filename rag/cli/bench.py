@@ -19,7 +19,6 @@ _BENCHMARKS = {
     "codes": "Part numbers, names and codes found by hybrid search, BM25 and dense search.",
     "languages": "BM25 by the words of a language and by English ones, and a multilingual encoder.",
     "serve": "Questions answered over HTTP by a server.",
-    "shelves": "Many small indexes in one server beside one large index.",
     "rights": "People who may read a part of an index beside one who may read everything.",
     "read": "Questions read per second, and what lower precision and effort change.",
     "promise": "How often a promised error rate holds on untouched questions.",

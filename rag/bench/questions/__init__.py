@@ -1,1 +1,1 @@
-"""Questions reworded, and questions made from public documents, by a language model."""
+"""Questions made from public documents by a language model, and whether they order settings."""

@@ -2,7 +2,7 @@ import pytest
 
 from tests.commands import exit_code, run_successfully
 
-NAMES = ("encode", "search", "codes", "languages", "serve", "shelves", "rights", "read", "promise")
+NAMES = ("encode", "search", "codes", "languages", "serve", "rights", "read", "promise")
 
 
 def test_every_benchmark_is_a_command_with_help() -> None:
