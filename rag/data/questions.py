@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rag.core.errors import DataError
+from rag.core.files import fingerprint, sha256_file
 from rag.core.types import Question
 from rag.data.files.fields import squad_paragraphs
 from rag.data.files.named import IRDS_PREFIX, Grades, is_named, named_questions
@@ -102,6 +103,14 @@ def question_files(path: str | Path) -> list[Path]:
     return [queries, *judgements]
 
 
+def questions_digest(path: str | Path) -> str:
+    """The checksum of the files that questions are read from; the name of a data set by name."""
+    if is_named(path):
+        return str(path)
+    digests = [sha256_file(file) for file in question_files(path)]
+    return digests[0] if len(digests) == 1 else fingerprint(digests)
+
+
 def _queries_beside(qrels: Path) -> Path:
     """The questions that a file of judgements is of."""
     name = Path(strip_compression(qrels.name)).stem.replace("qrels", "queries")
@@ -153,13 +162,18 @@ def _read_qrels(path: Path) -> Grades:
         try:
             row = dict(zip(columns, cells, strict=True))
             grade = int(row["score"].removesuffix(".0"))
-            grades.setdefault(row["query-id"], {})[row["corpus-id"]] = grade
+            stated = grades.setdefault(row["query-id"], {}).setdefault(row["corpus-id"], grade)
         except (KeyError, ValueError) as error:
             raise DataError(
                 f"{record.location}: {line!r:.50}, expected the columns {', '.join(columns)}, the last a "
                 "whole number",
                 hint="give TREC's four columns, or BEIR's three below a line query-id, corpus-id, score",
             ) from error
+        if stated != grade:
+            raise DataError(
+                f"{record.location}: {line!r:.50} judges a passage again, with another grade than {stated}",
+                hint="keep the judgement that is right; trec_eval refuses such a file, too",
+            )
     return grades
 
 

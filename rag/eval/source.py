@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rag.core.errors import ConfigError
-from rag.core.files import fingerprint, sha256_file
+from rag.core.files import fingerprint
 from rag.core.types import Question
 from rag.data.files.named import is_named
 from rag.data.formats import strip_compression
-from rag.data.questions import question_files
+from rag.data.questions import question_files, questions_digest
 
 _WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -60,10 +60,8 @@ class QuestionSource:
             marked = split or guess_split(name.rpartition(":")[2].rpartition("/")[2])
             return cls(name, str(path), marked)
         file = Path(path)
-        files = question_files(path)
-        digests = [sha256_file(part) for part in files]
-        digest = digests[0] if len(digests) == 1 else fingerprint(digests)
-        return cls(_set_name(file), str(path), split or guess_split(files[-1]), digest)
+        split = split or guess_split(question_files(path)[-1])
+        return cls(_set_name(file), str(path), split, questions_digest(path))
 
     @classmethod
     def of_questions(

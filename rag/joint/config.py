@@ -269,6 +269,7 @@ class RealmTrainConfig(LiveIndexConfig, MaskedTrainConfig, CorpusConfig):
         frozen: null trains both towers and rebuilds the index, as the paper does; "passage" trains
             the question side alone, over a fixed index, in a fraction of the time per sentence.
         train_reader: train what fills in the masks too; if not, it is read without a gradient.
+        validate_every_steps: 0, since nothing is held out.
     """
 
     recipe: ClassVar[str] = "realm"
@@ -281,6 +282,7 @@ class RealmTrainConfig(LiveIndexConfig, MaskedTrainConfig, CorpusConfig):
     train_reader: bool = True
     batch_size: Count = 16
     question_tokens: int = Field(default=96, ge=4, le=4096)
+    validate_every_steps: Literal[0] = 0
 
     @model_validator(mode="after")
     def _cross_check_realm(self) -> RealmTrainConfig:

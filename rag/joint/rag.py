@@ -18,7 +18,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import nn
 
@@ -51,12 +51,8 @@ from retrievers.examples.batches import Epochs
 from retrievers.open import named_kind, open_retriever
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, export_model, load_model
 
-
-class JointBatch(NamedTuple):
-    """The questions of a batch, and the answer to each that is learnt this time."""
-
-    questions: list[Question]
-    answers: list[str]
+Asked = tuple[Question, str]
+"""A question, and the answer to it that is learnt this time."""
 
 
 class JointBatches:
@@ -70,14 +66,14 @@ class JointBatches:
     def __len__(self) -> int:
         return len(self._epochs)
 
-    def __getitem__(self, number: int) -> JointBatch:
+    def __getitem__(self, number: int) -> list[Asked]:
         draw = generator(self._seed, Stream.BATCH, number)
-        questions = [self._questions[row] for row in self._epochs[number].tolist()]
-        answers = []
-        for question in questions:
+        batch = []
+        for row in self._epochs[number].tolist():
+            question = self._questions[row]
             accepted = [answer.strip() for answer in question.answers if answer.strip()]
-            answers.append(accepted[int(draw.integers(len(accepted)))])
-        return JointBatch(questions, answers)
+            batch.append((question, accepted[int(draw.integers(len(accepted)))]))
+        return batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,31 +91,25 @@ class JointTask:
     seq2seq: Seq2Seq
     settings: GeneratorSettings
     finder: Finder
-    world: World
 
-    def loss(self, batch: JointBatch) -> Loss:
-        """This process's share of a batch's loss, by the objective, for retriever and generator.
-
-        Raises:
-            ConfigError: there are fewer questions than processes.
-        """
-        total = len(batch.questions)
-        share = self.world.share(total)
-        questions = batch.questions[share]
+    def loss(self, batch: Sequence[Asked]) -> Loss:
+        """The loss of a batch, by the objective, for retriever and generator."""
+        count = len(batch)
+        questions = [question for question, _ in batch]
         passages, scores = self.finder.find(questions)
         # The search may find fewer than top_k for each question.
         scores = scores[:, : max(map(len, passages))]
-        answers = self._answer_batch(questions, passages, batch.answers[share])
+        answers = self._answer_batch(questions, passages, [answer for _, answer in batch])
         learned = self.config.objective()(scores, answers)
         prior = scores.detach().softmax(1)
         holds = holding_answers(questions, passages, prior.shape).to(prior.device)
         sums = gold_sums(prior, learned.weights, holds)
         sums |= {"reader": learned.reader.detach(), "retriever": learned.retriever.detach()}
         return Loss(
-            (learned.reader + learned.retriever) / total,
-            examples=len(questions),
+            (learned.reader + learned.retriever) / count,
+            examples=count,
             tokens=sum(len(passage.text.split()) for passage in chain.from_iterable(passages)),
-            parts={name: value / total for name, value in sums.items()},
+            parts={name: value / count for name, value in sums.items()},
         )
 
     def _answer_batch(
@@ -222,7 +212,7 @@ def build(
         )
         if not is_frozen and config.refresh_every_steps:
             hooks = index_refresh(config, live_index, retriever, master, world=world, encode=encode)
-    task = JointTask(config, module, seq2seq, settings, finder, world)
+    task = JointTask(config, module, seq2seq, settings, finder)
     return Method(
         model=module,
         master=master,
@@ -233,7 +223,6 @@ def build(
         evaluate=partial(task.measure, held_out) if held_out else None,
         hooks=hooks,
         facts={"questions": len(questions), "held-out questions": len(held_out)},
-        shares=True,
     )
 
 

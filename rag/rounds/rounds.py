@@ -24,10 +24,11 @@ from indexers.index_writer import Content, write_index
 from indexers.rights import copy_rights
 from indexers.settings import BuildSettings
 from rag.core.errors import DataError
-from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
+from rag.core.files import atomic_write_json, directory_lock, read_json
 from rag.core.manifest import MANIFEST_NAME, claim, index_version
 from rag.core.types import Question
 from rag.data.examples import read_examples, write_examples
+from rag.data.questions import questions_digest
 from rag.data.selection import hold_out
 from rag.eval.api import evaluate
 from rag.eval.runs import write_results
@@ -144,10 +145,10 @@ def _write_rows(out: Path, rows: Sequence[Round]) -> None:
 
 def _claim(config: RoundsConfig, training: BiEncoderConfig) -> None:
     """`config.json` says whose folder this is; the number of rounds may change."""
-    files = (config.questions, config.held_out or "")
+    sets = filter(None, (config.questions, config.held_out))
     not_learnt = {"out", "train_files", *training.free}
     settings = config.model_dump(mode="json", exclude={"out", "rounds"}) | {
-        "sha256": [sha256_file(path) for path in files if Path(path).is_file()],
+        "sha256": list(map(questions_digest, sets)),
         "index_version": index_version(config.index),
         "training": training.model_dump(mode="json", exclude=not_learnt),
     }

@@ -5,8 +5,10 @@ masked.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from itertools import islice
 from typing import Any, Self
 
 import numpy as np
@@ -213,6 +215,7 @@ class RetrieverBatches(EpochBatches):
 
     def __getitem__(self, step: int) -> RetrieverBatch:
         numbers = self.epochs[step]
+        queries = self.data.queries(numbers)
         positives = self.data.rows_of(numbers, "positive")
         draw = generator(self.epochs.seed, Stream.POSITIVES, step)
         drawn = self._draw_positives(positives, draw)
@@ -226,10 +229,10 @@ class RetrieverBatches(EpochBatches):
         labels = np.full((len(numbers), len(passages)), OTHER, np.int8)
         labels[owners, columns[len(numbers) :]] = NEGATIVE
         if self.mask_false_negatives:
-            self._ignore_positives(labels, positives, passages)
+            self._ignore_positives(labels, queries, positives, passages)
         self._ignore(labels, numbers, of_positives)
         labels[np.arange(len(numbers)), of_positives] = POSITIVE
-        return RetrieverBatch(self.data.queries(numbers), passages, torch.from_numpy(labels))
+        return RetrieverBatch(queries, passages, torch.from_numpy(labels))
 
     def _draw_positives(self, lists: Sequence[Int64], draw: np.random.Generator) -> Int64:
         """The row of a positive of each example: of several any, drawn anew at each visit."""
@@ -257,15 +260,25 @@ class RetrieverBatches(EpochBatches):
         return owners, passages.tolist()
 
     def _ignore_positives(
-        self, labels: Labels, positives: Sequence[Int64], passages: Sequence[Passage]
+        self,
+        labels: Labels,
+        queries: Sequence[Query],
+        positives: Sequence[Int64],
+        passages: Sequence[Passage],
     ) -> None:
-        """Mark each question's positives, wherever they come from in the batch, as ignored."""
+        """Mark each question's positives, wherever they come from in the batch, as ignored.
+
+        Several examples may be of one question, such as triples of texts.
+        """
         columns = {p.content: column for column, p in enumerate(passages)}
-        for question, rows in enumerate(positives):
+        right = defaultdict[Query, list[int]](list)
+        for query, rows in zip(queries, positives, strict=True):
             for passage in self.data.passages(rows):
                 column = columns.get(passage.content)
                 if column is not None:
-                    labels[question, column] = IGNORED
+                    right[query].append(column)
+        for question, query in enumerate(queries):
+            labels[question, right[query]] = IGNORED
 
     def _ignore(self, labels: Labels, numbers: Int64, positives: Int64) -> None:
         """Mark further passages as ignored, given the column of each question's positive."""
@@ -299,6 +312,20 @@ BatchMaker = Callable[..., EpochBatches]
 def has_negatives(batch: RetrieverBatch) -> bool:
     """Whether a question of a batch has a passage beside its positive that is not ignored."""
     return bool(((batch.labels != IGNORED).sum(1) > 1).any())
+
+
+def check_negatives(batches: EpochBatches, kind: str = "training") -> None:
+    """Refuse batches of training or held-out questions of which the first have no negatives.
+
+    Raises:
+        ConfigError: none of them has.
+    """
+    if not any(map(has_negatives, islice(batches, _FEW_STEPS))):
+        raise ConfigError(
+            f"the first batches of {batches.batch_size} {kind} questions have no negatives",
+            hint="raise batch_size, give more questions, hold out more of them (validation_fraction) or "
+            "none, mine negatives with `rag mine`, or set mask_false_negatives=false",
+        )
 
 
 def _draw(

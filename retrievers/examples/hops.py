@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from indexers.gold import CorpusTexts
-from indexers.passages import PassageStore
+from indexers.index import Index
 from rag.core.arrays import Int64
 from rag.core.errors import DataError
 from rag.core.log import get_logger
@@ -122,15 +122,23 @@ def _examples_of_path(
         )
 
 
-def passage_finder(passages: PassageStore) -> PassageFinder:
-    """Finds a passage in a corpus by its text, or by its id if it has no text."""
-    texts = CorpusTexts(passages)
+def passage_finder(index: Index, texts: CorpusTexts) -> PassageFinder:
+    """Finds a passage in an index by its text; without a text by its id, or by that of a document
+    that is a single passage.
+
+    Args:
+        texts: those of the index.
+    """
+
+    def rows_of(passage: Passage) -> Sequence[int]:
+        if passage.text:
+            return texts.find(passage)[:1]
+        row = index.passages.row_of(passage.id)
+        return index.documents.rows(passage.id) if row is None else [row]
 
     def find(passage: Passage) -> Passage | None:
-        rows = texts.find(passage) if passage.text else [passages.row_of(passage.id)]
-        if not rows or rows[0] is None:
-            return None
-        return passages[rows[0]]
+        rows = rows_of(passage)
+        return index.passages[rows[0]] if len(rows) == 1 else None
 
     return find
 
@@ -228,7 +236,7 @@ def _why_left_out(named: Sequence[Passage], golds: Sequence[Passage], max_hops: 
     if not named:
         return "no gold passages"
     if len(golds) < len(named):
-        return "a gold passage is not in the corpus, or lacks its text"
+        return "a gold passage is not in the corpus, lacks its text, or was cut into several"
     if len({passage.content for passage in golds}) < len(golds):
         return "a gold passage comes twice"
     return f"more than {max_hops} hops" if len(golds) > max_hops else ""

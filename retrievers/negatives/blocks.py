@@ -126,7 +126,7 @@ def _union(same: Sequence[Example]) -> Example:
     if len(same) == 1:
         return same[0]
     candidates: dict[tuple[str, str], Candidate] = {}
-    roles: tuple[Role, ...] = ("positive", "hard_negative", "retrieved")
+    roles: tuple[Role, ...] = ("positive", "hard_negative", "negative", "retrieved")
     for role in roles:  # best first: of its roles a passage has the first
         for example in same:
             for candidate in example.of_role(role):

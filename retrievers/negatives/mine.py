@@ -22,7 +22,7 @@ from rag.core.errors import DataError
 from rag.core.files import atomic_write_json, check_target, directory_lock, sha256_file
 from rag.core.types import Hit, Passage, Query, Question
 from rag.data.examples import Candidate, Example, write_examples
-from rag.data.questions import draw_sample, read_questions
+from rag.data.questions import draw_sample, questions_digest, read_questions
 from rag.data.text import AnswerMatcher
 from retrievers.examples.data import answer_matcher
 from retrievers.negatives.blocks import BlockFolder, merge_examples
@@ -82,7 +82,7 @@ def mine(
         run = {
             "settings": mining.model_dump(mode="json"),
             "index": opened_index.version,
-            "questions": sha256_file(questions) if Path(questions).is_file() else str(questions),
+            "questions": questions_digest(questions),
             "limit": limit,
             "sample": sample,
         }

@@ -9,6 +9,7 @@ What a refresh writes:
 """
 
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from indexers.protocols import EncodesCorpus
 from rag.core.arrays import Int64, load_npy, save_npy
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import Progress
+from rag.core.types import Query
 from rag.data.examples import Example
 from rag.training.distributed import World
 from rag.training.fit import Method
@@ -169,6 +171,9 @@ def mine_negatives(
         DataError: not one negative was found.
     """
     texts = CorpusTexts(corpus)  # which may hold a passage twice
+    right = defaultdict[Query, set[int]](set)  # several examples may be of a question
+    for example in examples:
+        right[example.query].update(chain.from_iterable(map(texts.find, example.positives)))
     embeddings = encode(folder / "embeddings", corpus, encoder, "float16")
     mined = np.full((len(examples), config.kept), -1, np.int32)
     with Progress(len(examples), "questions", "mine") as progress:
@@ -177,7 +182,8 @@ def mine_negatives(
             vectors = encoder.encode_queries([example.query for example in block])
             retrieved = exact_search(embeddings, vectors, config.depth)[1]
             for number, (example, ranked) in enumerate(zip(block, retrieved, strict=True), start):
-                negatives = _negatives_of(example, ranked, corpus, texts)
+                allowed = NegativeFilter(example, right[example.query])
+                negatives = _allowed_rows(ranked, corpus, allowed)
                 kept = list(islice(negatives, config.kept))
                 mined[number, : len(kept)] = kept
             progress.update(len(block))
@@ -190,14 +196,8 @@ def mine_negatives(
     shutil.rmtree(folder / "embeddings")
 
 
-def _negatives_of(
-    example: Example, ranked: Int64, corpus: PassageStore, texts: CorpusTexts
-) -> Iterator[int]:
+def _allowed_rows(ranked: Int64, corpus: PassageStore, allowed: NegativeFilter) -> Iterator[int]:
     """The rows of a ranking that are negatives of a question, best first; -1 ends the ranking."""
-    positives: set[int] = set()
-    for passage in example.positives:
-        positives.update(texts.find(passage))
-    allowed = NegativeFilter(example, positives)
     for row in ranked.tolist():
         if row >= 0 and not allowed.reason(row, corpus[row]):
             yield row

@@ -33,6 +33,7 @@ from retrievers.training.config import BiEncoderConfig
 ConfigT = TypeVar("ConfigT", bound=BiEncoderConfig)
 _CPU_CHUNK = (64, 1 << 13)  # texts, tokens
 _GPU_CHUNK = (1024, 1 << 16)
+_KEPT_VECTORS = 1 << 16  # of passages that are not trained
 
 log = get_logger(__name__)
 
@@ -198,8 +199,10 @@ class FixedVectors:
         self._vectors: dict[tuple[str, str], Tensor] = {}
 
     def of(self, passages: Sequence[Passage]) -> Vectors:
-        """Vectors of passages, in order; each passage is looked up or encoded once."""
+        """Vectors of passages, in order; those of the last passages are kept."""
         known = self._vectors
+        if len(known) > _KEPT_VECTORS:
+            known.clear()
         new = {passage.content: passage for passage in passages if passage.content not in known}
         if new:
             known.update(zip(new, self._look_up(list(new.values())), strict=True))

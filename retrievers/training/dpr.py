@@ -9,7 +9,7 @@ settings (`config.py`) → examples → batches (`retrievers/examples/batches.py
 
 from rag.training.distributed import World
 from rag.training.fit import Method
-from retrievers.examples.batches import BatchMaker, Epochs, RetrieverBatches
+from retrievers.examples.batches import BatchMaker, Epochs, RetrieverBatches, check_negatives
 from retrievers.examples.data import ExampleTable, split_examples
 from retrievers.training.bi_encoder import load_model
 from retrievers.training.config import ContrastiveConfig, ExamplesConfig
@@ -60,6 +60,7 @@ def learn_from_examples(
     # data
     split = split_examples(config, config.out / "data")
     batches = make_batches(config, split.training)
+    check_negatives(batches)
 
     # model
     retriever = load_model(config, world.device, same_encoder=True)

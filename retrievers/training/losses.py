@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rag.core.errors import ConfigError
+from rag.core.log import get_logger
 from retrievers.examples.batches import IGNORED, NEGATIVE, RetrieverBatch, has_negatives
 
 BatchLoss = Callable[[Tensor, RetrieverBatch], Tensor]
@@ -23,8 +23,7 @@ def in_batch_loss(scores: Tensor, batch: RetrieverBatch) -> Tensor:
         scores: (B, P) of B questions with P passages: positives and hard negatives of all
             questions.
 
-    Raises:
-        ConfigError: no question has a negative.
+    A question without a negative has the loss zero; a batch of such questions is warned about.
 
     Source:
         Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering",
@@ -45,11 +44,10 @@ def in_batch_loss(scores: Tensor, batch: RetrieverBatch) -> Tensor:
         0.1832
     """
     if not has_negatives(batch):
-        raise ConfigError(
-            f"no question of a batch of {len(scores)} has a negative: nothing can be learned from it",
-            hint="train on more questions, raise batch_size, mine negatives with `rag mine`, or set "
-            "mask_false_negatives=false",
+        message = (
+            "a batch teaches nothing: its %d questions have the same positives, and no negatives"
         )
+        get_logger(__name__).warning(message, len(scores))
     compared = scores.masked_fill(batch.labels == IGNORED, float("-inf"))
     return functional.cross_entropy(compared, batch.labels.argmax(1))
 

@@ -1,8 +1,9 @@
 """Train a retriever over hops (MDR)."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,15 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
+from indexers.gold import CorpusTexts
 from indexers.index import Index
 from rag.core.arrays import Int64
 from rag.core.types import Question
 from rag.data.examples import Example
-from rag.data.questions import draw_sample, read_questions
+from rag.data.questions import read_questions
 from rag.training.distributed import World
 from rag.training.fit import Loss, Method
+from retrievers.examples.batches import check_negatives
 from retrievers.examples.data import ExampleTable, split_examples
 from retrievers.examples.hops import (
     HopBatches,
@@ -48,8 +51,11 @@ def build(config: MdrTrainConfig, world: World) -> Method:
     """
     # data
     find = None
+    texts = None
     if config.index is not None:
-        find = passage_finder(Index.open(config.index).passages)
+        index = Index.open(config.index)
+        texts = CorpusTexts(index.passages)
+        find = passage_finder(index, texts)
     split = split_examples(
         config,
         config.out / "data",
@@ -63,10 +69,13 @@ def build(config: MdrTrainConfig, world: World) -> Method:
     retriever = load_model(config, world.device)
     step = None
     if config.negatives == "index":
-        index = retriever.passage_index
-        assert index is not None
-        step = partial(index_step, retriever.model, data, index=index, depth=config.depth)
+        assert texts is not None
+        step = partial(
+            index_step, retriever.model, data, index=index, texts=texts, depth=config.depth
+        )
         batches = hops.epochs
+    else:
+        check_negatives(hops)
 
     return bi_encoder_method(
         config,
@@ -91,11 +100,17 @@ def hop_batches(config: MdrTrainConfig, data: ExampleTable, *, once: bool = Fals
 
 
 def index_step(
-    model: BiEncoderModel, data: ExampleTable, examples: Int64, *, index: Index, depth: int
+    model: BiEncoderModel,
+    data: ExampleTable,
+    examples: Int64,
+    *,
+    index: Index,
+    texts: CorpusTexts,
+    depth: int,
 ) -> Loss:
     """Loss of each hop's passage against what its query retrieves in the index at this step.
 
-    Passages of the question's later hops are masked.
+    Passages of the question's later hops are masked, and copies of its passages.
 
         L = −(1/N) Σ_i log( exp s_{i,t(i)} / (exp s_{i,t(i)} + Σ_{retrieved j, not masked} exp
         s_{ij}) )
@@ -103,11 +118,11 @@ def index_step(
     hops = data.take(examples)
     golds = []
     for hop in hops:
-        golds.append(torch.tensor([index.passages.row_of(p.id) for p in hop.positives]))
+        golds.append(torch.tensor([*chain.from_iterable(map(texts.find, hop.positives))]))
     # (N, G), the next one first
     gold = pad_sequence(golds, batch_first=True, padding_value=-1).numpy()
-    texts = model.tokenizer.queries([hop.query for hop in hops])
-    queries = model.encode_query_tokens(texts)  # (N, D)
+    token_ids = model.tokenizer.queries([hop.query for hop in hops])
+    queries = model.encode_query_tokens(token_ids)  # (N, D)
     vectors = queries.detach().float().cpu().numpy()
     _, hits = index.require_dense().vectors.search(vectors, depth)  # (N, K)
     left_out = (hits[:, :, None] == gold[:, None, :]).any(axis=2)
@@ -115,7 +130,7 @@ def index_step(
     scores = score_rows(model, index, queries, rows)
     first = torch.zeros(len(rows), dtype=torch.int64, device=queries.device)
     value = cross_entropy(scores, first)
-    return Loss(value, examples=len(rows), tokens=sum(map(len, texts)))
+    return Loss(value, examples=len(rows), tokens=sum(map(len, token_ids)))
 
 
 def _read_hops(
@@ -128,8 +143,4 @@ def _read_hops(
             for question in read_questions(file):
                 yield replace(question, id=f"{number}:{question.id}")
 
-    questions: Iterable[Question] = read()
-    # The sample is drawn here too: less has to be stored.
-    if config.train_questions and files == config.train_files:
-        questions = draw_sample(questions, config.train_questions, config.seed)
-    return hop_examples(questions, max_hops=config.max_hops, find=find)
+    return hop_examples(read(), max_hops=config.max_hops, find=find)

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from rag.core.arrays import Float32
-from rag.core.errors import ConfigError
 from rag.core.types import Passage, Query
 from rag.data.examples import Example
 from rag.metrics.ranking import average_rank
 from rag.training.fit import LossFunction
 from retrievers.encoders.settings import TOKENS
 from retrievers.encoders.tokenization import TextTokenizer
-from retrievers.examples.batches import BatchMaker, distinct, has_negatives
+from retrievers.examples.batches import BatchMaker, check_negatives, distinct
 from retrievers.examples.data import ExampleTable
 from retrievers.training.bi_encoder import TrainedRetriever
 from retrievers.training.config import EncodedConfig
@@ -76,12 +75,7 @@ class HeldOutScores:
         self.loss = loss
         self.with_positives = [example for example in held_out if example.positives]
         self.batches = make_batches(config, ExampleTable.of(held_out), once=True)
-        if not all(map(has_negatives, self.batches)):
-            raise ConfigError(
-                f"in a batch of the {len(held_out)} held-out questions no passage is a wrong one",
-                hint="hold out more (validation_fraction) or none (validation_fraction=0), or mine "
-                "hard negatives with `rag mine`",
-            )
+        check_negatives(self.batches, "held-out")
 
     @torch.no_grad()
     def __call__(self, retriever: TrainedRetriever) -> dict[str, float]:

@@ -41,8 +41,8 @@ def named(folder: Path, method: str) -> str:
 
 def check_parts_sum_to_the_whole(model: Module, whole: Loss, parts: Sequence[Loss]) -> None:
     """Fail unless losses of parts of a batch, as processes divide it, have the whole's gradients."""
-    examples = sum(part.examples for part in parts)
-    shares = [part.value * part.examples / examples for part in parts]
+    terms = [part.terms or part.examples for part in parts]
+    shares = [part.value * count / sum(terms) for part, count in zip(parts, terms, strict=True)]
     assert float(sum(shares).detach()) == pytest.approx(float(whole.value.detach()), abs=1e-5)
     expected, actual = (_gradients(model, values) for values in ([whole.value], shares))
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-3)

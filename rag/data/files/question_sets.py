@@ -110,23 +110,30 @@ def _with_contexts(record: Mapping[str, Any]) -> dict[str, Any]:
     negatives: list[Any] = []
     for name, value in record.items():
         if _NEGATIVE_FIELD.fullmatch(str(name)):
-            negatives += _contexts(value)
+            negatives += _contexts(value, record.get(f"{name}_scores"))
         else:
             fields[name] = value
     filled = [name for name in positives if record[name]]
+    right = (filled or positives)[0]
     fields["question"] = fields.pop(anchors[0])
-    fields["positive_ctxs"] = _contexts(fields.pop((filled or positives)[0]))
+    fields["positive_ctxs"] = _contexts(fields.pop(right), record.get(f"{right}_scores"))
     fields["hard_negative_ctxs"] = negatives
     return fields
 
 
-def _contexts(value: object) -> list[Any]:
+def _contexts(value: object, scores: object) -> list[Any]:
+    """Passages, texts with the scores that a teacher gave them as their targets (FlagEmbedding)."""
     passages = value if is_list(value) else [value]
-    return [
-        {"text": passage} if isinstance(passage, str) else passage
-        for passage in passages
-        if passage
-    ]
+    targets = [None] * len(passages) if scores is None else scores
+    if not is_list(targets) or len(targets) != len(passages):
+        raise ValueError(f"{len(passages)} passages have other scores ({scores!r:.60})")
+    contexts: list[Any] = []
+    for passage, target in zip(passages, targets, strict=True):
+        if isinstance(passage, str) and passage:
+            contexts.append({"text": passage, "target": target})
+        elif passage:
+            contexts.append(passage)
+    return contexts
 
 
 def parse_cell(cell: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -88,14 +88,8 @@ def _by_text(candidates: Sequence[Candidate]) -> dict[tuple[str, str], Candidate
     return {(c.passage.title, c.passage.text): c for c in candidates}
 
 
-@dataclass(frozen=True, slots=True)
-class GeneratorBatch:
-    """Token ids of B rows' passages, and of what each should generate, without start and end
-    tokens.
-    """
-
-    passages: list[list[list[int]]]
-    targets: list[list[int]]
+Row = tuple[list[list[int]], list[int]]
+"""Token ids of a question's passages, and of what is to be generated, without start and end."""
 
 
 class GeneratorBatches:
@@ -124,7 +118,7 @@ class GeneratorBatches:
         total: int = self._begins[-1]
         return min(total, self._config.max_batches or total)
 
-    def __getitem__(self, number: int) -> GeneratorBatch:
+    def __getitem__(self, number: int) -> list[Row]:
         config = self._config
         stage_number = bisect_right(self._begins, number) - 1
         stage = config.stages[stage_number]
@@ -142,7 +136,7 @@ class GeneratorBatches:
             targets.append(self._seq2seq.answer_ids(answer)[: self._settings.answer_tokens])
         settings = self._settings.model_copy(update={"passage_tokens": stage.passage_tokens})
         rows = encode_rows(self._seq2seq.tokenizer, settings, questions, passages)
-        return GeneratorBatch(rows, targets)
+        return list(zip(rows, targets, strict=True))
 
     def _examples_of(self, number: int, stage_number: int) -> list[Example]:
         """The examples of a batch of a stage, whose passes over the examples are permutations, end

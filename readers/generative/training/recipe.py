@@ -26,8 +26,8 @@ from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest, GeneratorSettings, encode_rows
 from readers.generative.training.config import GeneratorTrainConfig
 from readers.generative.training.data import (
-    GeneratorBatch,
     GeneratorBatches,
+    Row,
     best_ranked,
     usable_examples,
 )
@@ -79,7 +79,7 @@ def build(config: GeneratorTrainConfig, world: World) -> Method:
         model,
         master,
         GeneratorBatches(config, settings, seq2seq, examples),
-        partial(batch_loss, seq2seq, batch_tokens=config.batch_tokens, world=world),
+        partial(batch_loss, seq2seq, batch_tokens=config.batch_tokens),
         export,
         reader_card(settings),
         evaluate=evaluate,
@@ -88,7 +88,6 @@ def build(config: GeneratorTrainConfig, world: World) -> Method:
             "held-out questions": len(held_out),
             "parameters, in millions": round(model.num_parameters() / 1e6, 1),
         },
-        shares=True,
     )
 
 
@@ -113,24 +112,18 @@ def _examples(config: GeneratorTrainConfig) -> tuple[list[Example], list[Example
     return examples, held_out[: config.validation_questions]
 
 
-def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world: World) -> Loss:
+def batch_loss(seq2seq: Seq2Seq, batch: Sequence[Row], batch_tokens: int) -> Loss:
     """Cross-entropy of the targets' tokens, averaged over the tokens of the batch: transformers'
     loss.
-
-    With several processes each takes a part of the rows; their shares add up.
-
-    Raises:
-        ConfigError: fewer rows than processes.
     """
-    share = world.share(len(batch.targets))
-    rows = batch.passages[share]
-    targets = batch.targets[share]
+    rows = [passages for passages, _ in batch]
+    targets = [target for _, target in batch]
     special = 1 + len(seq2seq.prefix)  # tokens around each target
-    all_tokens = sum(map(len, batch.targets)) + special * len(batch.targets)
+    n_predicted = sum(map(len, targets)) + special * len(targets)
     memory = seq2seq.encode(rows, batch_tokens)
-    value = -seq2seq.token_log_probs(memory, seq2seq.targets(targets)).sum() / all_tokens
+    value = -seq2seq.token_log_probs(memory, seq2seq.targets(targets)).sum() / n_predicted
     tokens = sum(map(len, chain.from_iterable(rows))) + sum(map(len, targets))
-    return Loss(value, examples=len(rows), tokens=tokens)
+    return Loss(value, examples=len(rows), tokens=tokens, terms=n_predicted)
 
 
 def _start(

@@ -164,6 +164,18 @@ PAIRS = {
 }
 
 
+def test_scores_of_a_teacher_are_targets(tmp_path: Path) -> None:
+    """FlagEmbedding's; as many as there are passages, of which empty ones are left out."""
+    record = {"query": ASKED, "pos": [RIGHT], "neg": ["", WRONG], "pos_scores": [3]}
+    file = tmp_path / "flag.jsonl"
+    file.write_text(json.dumps({**record, "neg_scores": [0.5, -1.5]}))
+    [example] = read_examples(file, needs="targets")
+    assert [(c.passage.text, c.target) for c in example.candidates] == [(RIGHT, 3), (WRONG, -1.5)]
+    file.write_text(json.dumps({**record, "neg_scores": [0.5]}))
+    with refusal(DataError):
+        list(read_examples(file))
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_pairs_and_triplets_are_examples(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(PAIRS[name])

@@ -189,7 +189,9 @@ def beir(folder: Path, **splits: str) -> Path:
 
 
 def test_a_beir_folder_says_which_passages_are_relevant(tmp_path: Path) -> None:
-    folder = beir(tmp_path / "one", test="b2\td1\t1\nb2\tmy file.md\t2.0\nb2\td3\t0\n \n")
+    folder = beir(
+        tmp_path / "one", test="b2\td1\t1\nb2\td1\t1\nb2\tmy file.md\t2.0\nb2\td3\t0\n \n"
+    )
     grades = {"my file.md": 2, "d1": 1}
     named = {
         "gold_passage_ids": tuple(grades),
@@ -242,6 +244,7 @@ BAD_JUDGEMENTS = {
     "unknown question": "q7\td1\t1\n",
     "grade that is not whole": "b1\td1\t0.5\n",
     "two columns": "b1\t1\n",
+    "another grade": "b1\td1\t1\nb1\td1\t2\n",
 }
 
 

@@ -22,7 +22,6 @@ from rag.joint import rag as joint
 from rag.joint.config import EmdrTrainConfig, JointTrainConfig, RagTrainConfig
 from rag.metrics.significance import Interval
 from rag.pipeline import Pipeline
-from rag.training.distributed import World
 from readers.manifest import READER_FILE
 from tests.support.messages import refusal
 from tests.support.training import figures_of, records
@@ -175,7 +174,7 @@ def test_the_loss_of_held_out_answers_passes_over_blank_ones(
     monkeypatch.setattr(joint, "GenerativeReader", lambda *_: reader)
     finder = Mock()
     finder.evaluate.return_value = ([], {})
-    task = joint.JointTask(Mock(), Mock(), Mock(), Mock(), finder, World())
+    task = joint.JointTask(Mock(), Mock(), Mock(), Mock(), finder)
     assert task.measure([Question("q", "Which?", (" ", "blue"))]) == {"nll": 2.0}
     reader.log_likelihood.assert_called_once_with([], ["blue"])
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from indexers.index import Index
 from rag.core.errors import ConfigError, DataError
@@ -276,3 +277,5 @@ def test_what_cannot_work_is_refused(world: Path, tiny: TinyModels, tmp_path: Pa
     index = write_passages(tmp_path / "index", encoder, ["the river", "text"])
     with refusal(ConfigError):
         settings(world, out=tmp_path / "c", index=index).train_model()
+    with pytest.raises(ValidationError, match="Input should be 0"):
+        settings(world, validate_every_steps=5)  # nothing is held out

@@ -11,16 +11,15 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from rag.core.types import Passage
-from rag.training.distributed import World
 from readers.extractive.model import SpanModel
 from readers.generative.model import Seq2Seq
 from readers.generative.training.config import GeneratorTrainConfig
-from readers.generative.training.data import GeneratorBatch, best_ranked, usable_examples
+from readers.generative.training.data import best_ranked, usable_examples
 from readers.generative.training.recipe import batch_loss
 from readers.generative.warm_start import warm_start
 from readers.open import open_reader
 from tests.support.reading import read_one
-from tests.support.training import falls, figures_of
+from tests.support.training import check_parts_sum_to_the_whole, falls, figures_of
 from tests.tiny_generator import KINDS, tiny_seq2seq
 from tests.tiny_reader import WORDS, tiny_encoder, tiny_reader, tiny_tokenizer
 
@@ -124,8 +123,8 @@ def test_the_loss_is_transformers_own(kind: str, count: int) -> None:
         [[2, 60 + i, 61, 62, 3] for i in range(count)],
         [[2, 64, 65 + i, 66, 3] for i in range(count)],
     ]
-    batch = GeneratorBatch(rows, [[60, 61], [62, 63]])
-    actual = batch_loss(ours, batch, 7, World())
+    batch = list(zip(rows, [[60, 61], [62, 63]], strict=True))
+    actual = batch_loss(ours, batch, 7)
     actual.value.backward()
     gradient = next(p for p in ours.model.get_encoder().parameters() if p.ndim > 1).grad.clone()
     ours.model.zero_grad()
@@ -146,15 +145,10 @@ def test_the_loss_is_transformers_own(kind: str, count: int) -> None:
 
 def test_processes_share_a_batch_exactly() -> None:
     ours = Seq2Seq(tiny_seq2seq("bart"), tiny_tokenizer())
-    batch = GeneratorBatch(
-        [[[2, 60, 3]], [[2, 61, 62, 3]], [[2, 9, 3]]], [[60], [61, 62, 63], [64, 65]]
-    )
-    whole = float(batch_loss(ours, batch, 99, World()).value)
-    shares = [
-        float(batch_loss(ours, batch, 99, World(rank, 2, torch.device("cpu"))).value)
-        for rank in (0, 1)
-    ]
-    assert sum(shares) == pytest.approx(whole, rel=1e-5)
+    batch = [([[2, 60, 3]], [60]), ([[2, 61, 62, 3]], [61, 62, 63]), ([[2, 9, 3]], [64, 65])]
+    whole = batch_loss(ours, batch, 99)
+    parts = [batch_loss(ours, batch[rank::2], 99) for rank in (0, 1)]
+    check_parts_sum_to_the_whole(ours.model, whole, parts)
 
 
 def test_a_generator_made_from_a_reader_computes_what_it_does_and_says_what_it_points_at(

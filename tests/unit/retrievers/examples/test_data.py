@@ -12,7 +12,14 @@ from rag.data.examples import Candidate, Example
 from rag.training.distributed import World
 from rag.training.fit import Loss
 from retrievers.encoders.settings import TOKENS
-from retrievers.examples.batches import IGNORED, POSITIVE, Epochs, RetrieverBatches, TargetBatches
+from retrievers.examples.batches import (
+    IGNORED,
+    POSITIVE,
+    Epochs,
+    RetrieverBatches,
+    TargetBatches,
+    check_negatives,
+)
 from retrievers.examples.data import ExampleTable
 from retrievers.training.dpr import contrastive_batches
 from retrievers.training.reranker import GroupBatches
@@ -147,10 +154,37 @@ def test_one_of_several_positives_is_drawn_at_every_visit():
     assert [right(step) for step in (150, 7, 31)] == [taken[step] for step in (150, 7, 31)]
 
 
+def test_positives_of_another_example_of_the_question_are_no_negatives():
+    """Triples of texts have an example for every pair."""
+    asked = [
+        Example.labelled(str(n), question, (), [passage(n)], [passage(9)])
+        for n, question in enumerate(["who", "who", "where"])
+    ]
+    batches = RetrieverBatches(ExampleTable.of(asked), Epochs(3, 3))
+    batch = batches[0]
+    left_out = {
+        (query.question, positive, batch.passages[column].id)
+        for query, row, number in zip(
+            batch.questions, batch.labels.tolist(), batches.epochs[0], strict=True
+        )
+        for positive in [f"p{number}"]
+        for column, label in enumerate(row)
+        if label == IGNORED
+    }
+    assert left_out == {("who", "p0", "p1"), ("who", "p1", "p0")}
+
+
 def test_batches_without_negatives_are_refused():
     alone = [Example.labelled(str(n), "who", ("river",), (passage(0),)) for n in range(4)]
     config = SimpleNamespace(batch_size=9, hard_negatives=1, mask_false_negatives=True, seed=3)
     with refusal(ConfigError):
         HeldOutScores(config, alone, contrastive_batches, loss=None)
+    with refusal(ConfigError):
+        check_negatives(contrastive_batches(config, ExampleTable.of(alone), once=True))
+    # A single batch of a run may have none.
+    alone += [Example.labelled(str(n), "where", (), (passage(n),)) for n in range(4, 6)]
+    config.batch_size = 2
+    check_negatives(contrastive_batches(config, ExampleTable.of(alone), once=True))
+    HeldOutScores(config, alone, contrastive_batches, loss=None)
     with refusal(ConfigError):
         World(size=8).share(4)

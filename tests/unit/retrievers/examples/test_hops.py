@@ -2,10 +2,16 @@
 
 from dataclasses import replace
 
+from indexers.documents import Put
+from indexers.gold import CorpusTexts
+from indexers.index import Index
+from indexers.index_writer import write_index
+from indexers.settings import BuildSettings
 from rag.core.errors import DataError
 from rag.core.types import GoldPassage, Passage, Question
-from retrievers.examples.hops import hop_examples
+from retrievers.examples.hops import hop_examples, passage_finder
 from tests.support.messages import refusal
+from tests.unit.indexers.conftest import WordEncoder
 
 DANUBE = Passage("", "Danube", "The Danube rises in Germany.")
 GERMANY = Passage("", "Germany (state)", "Germany has the capital Berlin.")
@@ -69,6 +75,28 @@ def test_given_passage_ids_are_in_hop_order_and_alternatives_are_one_hop_and_not
     assert titles(hop_examples([either])) == [("e#0.0", [], ["Danube", "Rhine"])]
 
 
+def test_ids_may_be_of_documents_that_are_one_passage(tmp_path, caplog):
+    """An index whose documents were cut has other ids for its passages."""
+    documents = {"d1": [DANUBE], "d2": [GERMANY], "d3": [BERLIN, RHINE]}
+    puts = [
+        Put(name, "", [replace(p, id=f"{name}-{number}") for number, p in enumerate(passages)])
+        for name, passages in documents.items()
+    ]
+    write_index(tmp_path / "index", puts, encoder=WordEncoder(), settings=BuildSettings(probes=2))
+    asked = [
+        Question("one", "who?", gold_passage_ids=("d1", "d2-0")),
+        Question("cut", "who?", gold_passage_ids=("d1", "d3")),
+    ]
+    with Index.open(tmp_path / "index") as index:
+        find = passage_finder(index, CorpusTexts(index.passages))
+        result = titles(hop_examples(asked, find=find))
+    assert result == [
+        ("one#0.0", [], ["Danube", "Germany (state)"]),
+        ("one#0.1", ["Danube"], ["Germany (state)"]),
+    ]
+    assert "or was cut into several: 1" in caplog.text
+
+
 def test_what_cannot_be_used_is_counted_by_reason(caplog):
     asked = [
         question("who?", id="nothing"),
@@ -82,7 +110,7 @@ def test_what_cannot_be_used_is_counted_by_reason(caplog):
         "no gold passages",
         "a gold passage comes twice",
         "more than 2 hops",
-        "or lacks its text",
+        "or was cut into several",
     )
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 4
@@ -90,4 +118,4 @@ def test_what_cannot_be_used_is_counted_by_reason(caplog):
     caplog.clear()
     with refusal(DataError):
         list(hop_examples(asked[-1:], find=lambda passage: None))
-    assert "left out: a gold passage is not in the corpus, or lacks its text: 1" in caplog.text
+    assert "a gold passage is not in the corpus, lacks its text, or was cut into" in caplog.text

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from indexers.index import Index
 from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Hit, Passage
 from rag.data.examples import read_examples
 from rag.data.files.rows import write_json_lines
@@ -165,6 +165,37 @@ def test_union_of_two_rounds(index_dir, questions, tmp_path):
         assert both[name].negatives[:2] == other[name].negatives
     mine(index_dir, questions, second, **settings, limit=1, merge=first)
     assert list(mined(second)) == ["by-id", "by-text", "clash"]
+
+
+def test_the_union_keeps_what_has_a_target(index_dir, questions, tmp_path):
+    """Also of passages that are no hard negatives."""
+    asked = {"question": "where does the river Danube rise", "positive_ctxs": [{"text": "It."}]}
+    other = {
+        "negative_ctxs": [{"text": "No.", "target": 0.5}],
+        "hard_negative_ctxs": [{"text": "Hm"}],
+    }
+    write_json_lines(tmp_path / "first.jsonl", [{**asked, **other}])
+    mine(index_dir, questions, tmp_path / "o.json", limit=1, merge=tmp_path / "first.jsonl")
+    [example] = read_examples(tmp_path / "o.json", needs="questions")
+    assert [(c.passage.text, c.target) for c in example.of_role("negative")] == [("No.", 0.5)]
+
+
+def test_blocks_of_other_questions_are_not_gone_on_with(index_dir, tmp_path, monkeypatch):
+    """A folder's files are compared, too."""
+    (tmp_path / "qrels").mkdir()
+    queries = tmp_path / "queries.jsonl"
+    queries.write_text('{"_id": "q", "text": "Which river?"}')
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\tp2\t1\n")
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+        stopped.setattr("retrievers.negatives.mine.write_examples", stop)
+        mine(index_dir, tmp_path, tmp_path / "o.json")
+    queries.write_text('{"_id": "q", "text": "Which other river?"}')
+    with refusal(MismatchedArtifactError):
+        mine(index_dir, tmp_path, tmp_path / "o.json")
 
 
 def test_what_cannot_be_done_is_said(index_dir, questions, tmp_path):

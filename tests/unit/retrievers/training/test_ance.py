@@ -119,7 +119,7 @@ def of_words(numbers: Sequence[int]) -> list[Example]:
     ]
 
 
-def build(place: Path, corpus: PassageStore) -> Path:
+def build(place: Path, corpus: PassageStore, examples: Sequence[Example]) -> Path:
     """What is mined."""
     result = place / "result"
     result.mkdir()
@@ -131,7 +131,7 @@ def build(place: Path, corpus: PassageStore) -> Path:
         "kept": 5,
     }
     config = AnceTrainConfig(**given)
-    mine_negatives(config, corpus, of_words(range(20)), WordEncoder(), result)
+    mine_negatives(config, corpus, examples, WordEncoder(), result)
     assert not (result / "embeddings").exists()
     return result
 
@@ -140,7 +140,7 @@ def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path) -> N
     with writing_passages(tmp_path / "passages") as writer:
         writer.add_many(PASSAGES)
     corpus = PassageStore(tmp_path / "passages")
-    result = build(tmp_path, corpus)
+    result = build(tmp_path, corpus, of_words(range(20)))
     batches = RetrieverBatches(
         ExampleTable.of(of_words(range(20))), Epochs(20, 20), hard_negatives=9
     )
@@ -159,3 +159,13 @@ def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path) -> N
         expected = [row for row in order if f"word{example} " not in PASSAGES[row].text + " "][:5]
         assert mined[example] == sorted(PASSAGES[row].id for row in expected)
     assert figures["mined/negatives_per_question"] == 5
+
+
+def test_positives_of_another_example_of_the_question_are_not_mined(tmp_path: Path) -> None:
+    with writing_passages(tmp_path / "passages") as writer:
+        writer.add_many(PASSAGES)
+    corpus = PassageStore(tmp_path / "passages")
+    asked = [Example.labelled(str(n), "word3 word4 word5", (), (PASSAGES[n],)) for n in (3, 4)]
+    mined = np.load(build(tmp_path, corpus, asked) / "negatives.npy")
+    assert not {3, 4} & set(mined.ravel().tolist())
+    assert (mined[0] == mined[1]).all()

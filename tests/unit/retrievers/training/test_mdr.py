@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from indexers.gold import CorpusTexts
 from indexers.index import Index
 from indexers.index_writer import write_index
+from indexers.passage_writer import writing_passages
+from indexers.passages import PassageStore
 from indexers.settings import BuildSettings
 from rag.core.files import read_json
 from rag.core.types import Passage, Query
@@ -211,8 +214,14 @@ def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(
     assert float(actual.value) == pytest.approx(expected, rel=1e-4)
 
 
-def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path) -> None:
+def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path, tmp_path: Path) -> None:
+    """The passages of later hops, and copies of right ones, are no negatives."""
     model, data = world_of(tiny_bert)
+    with writing_passages(tmp_path / "passages") as writer:
+        writer.add_many(PASSAGES)
+        writer.add_many(Passage(f"other {n}", "", f"text {n}") for n in range(4))
+        writer.add_many(Passage(f"copy {p.id}", "Copy", f" {p.text} ") for p in PASSAGES[:2])
+    corpus = PassageStore(tmp_path / "passages")
     vectors = np.random.default_rng(2).standard_normal((9, model.dim)).astype(np.float32)
 
     class Bank(Flat):
@@ -220,19 +229,19 @@ def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path) -> None
             return vectors[rows]
 
     dense = SimpleNamespace(vectors=Bank(vectors), embeddings=Bank(vectors))
-    index: Any = SimpleNamespace(
-        require_dense=lambda: dense, passages=SimpleNamespace(row_of="abc".index)
-    )
+    index: Any = SimpleNamespace(require_dense=lambda: dense, passages=corpus)
     examples = np.arange(len(data))
-    value = index_step(model, data, examples, index=index, depth=5).value
+    texts = CorpusTexts(corpus)
+    value = index_step(model, data, examples, index=index, texts=texts, depth=8).value
     queries = model.encode_queries(data.queries(examples))
-    golds = [(0, {1}), (1, set()), (2, set())]  # of every hop: its passage, those of later hops
+    # Of every hop: its passage, those of later hops, and copies of either.
+    golds = [(0, {1, 7, 8}), (1, {8}), (2, set())]
     expected = torch.zeros(())
     for query, (target, later) in zip(queries, golds, strict=True):
         scores = query @ torch.from_numpy(vectors).T
         actual = [
             row
-            for row in scores.argsort(descending=True)[:5].tolist()
+            for row in scores.argsort(descending=True)[:8].tolist()
             if row not in later | {target}
         ]
         expected = expected - scores[target] + torch.logsumexp(scores[[target, *actual]], 0)

@@ -87,8 +87,9 @@ def test_questions_are_read_as_their_own_folder_says(tiny_bert: Path, tmp_path: 
 
 
 def test_fixed_vectors_are_the_index_s_or_the_tower_s_without_dropout(
-    tiny_bert: Path, tmp_path: Path
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Memory does not grow with the passages of a run."""
     model = bi_encoder(tiny_bert, shared=False, dropout=0.5, frozen="passage", **TOKENS).eval()
     passages = [Passage("", "", text) for text in ("the river", "title", "who wrote the text")]
     expected = model.encode_passages(passages)
@@ -96,7 +97,11 @@ def test_fixed_vectors_are_the_index_s_or_the_tower_s_without_dropout(
     encoder = BiEncoder.load(tiny_bert, precision="fp32", pooling="mean")
     with Index.open(write_passages(tmp_path / "index", encoder, ["title"])) as index:
         expected[1] = torch.from_numpy(index.require_dense().embeddings.rows(np.array([0])))
-        torch.testing.assert_close(FixedVectors(model, index).of(passages).values, expected)
+        fixed = FixedVectors(model, index)
+        torch.testing.assert_close(fixed.of(passages).values, expected)
+        monkeypatch.setattr("retrievers.training.bi_encoder._KEPT_VECTORS", 2)
+        torch.testing.assert_close(fixed.of(passages[1:]).values, expected[1:])
+        assert len(fixed._vectors) == 2
 
 
 @pytest.mark.needs_bf16
@@ -136,14 +141,20 @@ def test_what_cannot_be_trained_is_refused(
         bi_encoder(dpr, shared=False, projection_dim=9, **TOKENS)
 
 
-def test_a_batch_without_negatives_is_refused(tiny_bert: Path) -> None:
+def test_a_batch_without_negatives_teaches_nothing_and_ends_no_run(
+    tiny_bert: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model = spelled(bi_encoder(tiny_bert, **TOKENS))
-    with refusal(ConfigError):
-        contrastive_step(model, batch(1))
     masked = batch(3)
     masked.labels[~torch.eye(3, dtype=torch.bool)] = IGNORED
-    with refusal(ConfigError):
-        contrastive_step(model, masked)
+    for lonely in (batch(1), masked):
+        loss = contrastive_step(model, lonely)
+        loss.compute_gradients(lambda: None)
+        assert float(loss.value) == 0
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        assert gradients
+        assert not any(gradient.any() for gradient in gradients)
+        assert f"its {len(lonely.questions)} questions have the same positives" in caplog.text
     assert float(contrastive_step(model, batch(1, 2)).value) > 0
 
 
