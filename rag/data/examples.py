@@ -384,6 +384,8 @@ def _candidate(context: object, role: Role) -> Candidate:
     rank = _number(fields, "rank")
     # FiD's files have the second.
     has_answer = fields.get("has_answer", fields.get("hasanswer"))
+    if has_answer not in (None, True, False):
+        raise ValueError(f"has_answer is {has_answer!r}, expected true or false")
     return Candidate(
         passage,
         role,

@@ -119,9 +119,10 @@ def test_fid_files_and_what_a_method_needs(tmp_path: Path) -> None:
         list(read_examples(path))
     write_examples(tmp_path / "again.json", [second])
     assert list(read_examples(tmp_path / "again.json", needs="targets")) == [second]
-    path.write_text(json.dumps([{"question": "a", "ctxs": [{"text": "x", "target": "NaN"}]}] * 2))
-    with refusal(DataError):
-        list(read_examples(path, needs="targets"))
+    for wrong in ({"target": "NaN"}, {"has_answer": "false"}):
+        path.write_text(json.dumps([{"question": "a", "ctxs": [{"text": "x", **wrong}]}] * 2))
+        with refusal(DataError):
+            list(read_examples(path, needs="targets"))
 
 
 def test_bad_records_are_counted_with_their_line(
