@@ -127,10 +127,15 @@ def workbook(sheets: dict[str, Sequence[Sequence[Any]]]) -> bytes:
     return saved(book)
 
 
+def members(data: bytes) -> dict[str, bytes]:
+    """The files of an archive by name."""
+    with zipfile.ZipFile(io.BytesIO(data)) as source:
+        return {name: source.read(name) for name in source.namelist()}
+
+
 def with_prefix(data: bytes) -> bytes:
     """A workbook whose sheets have a prefix before the names of their elements."""
-    with zipfile.ZipFile(io.BytesIO(data)) as source:
-        files = {name: source.read(name) for name in source.namelist()}
+    files = members(data)
     for name in files:
         if name.startswith("xl/worksheets/sheet"):
             named = re.sub(rb"(</?)(?=\w)", rb"\1x:", files[name])

@@ -31,28 +31,26 @@ def place() -> Iterator[Path]:
 def test_trec_runs_keep_float32_scores_and_their_order(
     place: Path, run: dict[str, dict[str, float]]
 ) -> None:
-    rankings = [
-        (
-            question,
-            sorted(((p, np.float32(s)) for p, s in passages.items()), key=lambda pair: -pair[1]),
-        )
-        for question, passages in run.items()
-    ]
-    hits = (
-        (q, [Candidate(Passage(p, "", ""), "retrieved", score=s) for p, s in it])
-        for q, it in rankings
-    )
-    write_run(place, [Example(question, "", candidates=tuple(listed)) for question, listed in hits])
+    examples = []
+    for question, of_passages in run.items():
+        hits = [
+            Candidate(Passage(passage, "", ""), "retrieved", score=np.float32(score))
+            for passage, score in of_passages.items()
+        ]
+        hits.sort(key=lambda hit: -hit.score)
+        examples.append(Example(question, "", candidates=tuple(hits)))
+    write_run(place, examples)
     written: dict[str, list[tuple[np.float32, str]]] = {}
     for question, _, passage, _, score, _ in map(str.split, place.read_text().splitlines()):
         written.setdefault(question, []).append((np.float32(score), passage))
-    for question, listed in rankings:
+    for example in examples:
+        lines = written[example.id]
         # trec_eval's order.
-        assert written[question] == sorted(written[question], reverse=True)
-        assert [passage for _, passage in written[question]] == [passage for passage, _ in listed]
-        values = [score for _, score in listed]
+        assert lines == sorted(lines, reverse=True)
+        assert [passage for _, passage in lines] == [hit.passage.id for hit in example.candidates]
+        values = [hit.score for hit in example.candidates]
         if len(set(values)) == len(values):
-            assert [score for score, _ in written[question]] == values
+            assert [score for score, _ in lines] == values
 
 
 @settings(deadline=None)

@@ -12,7 +12,8 @@ from rag.core.types import Hit
 from retrievers.hybrid import Fusion
 from tests.support.messages import refusal
 
-SCORES = st.floats(-100, 100, width=32)
+# Some scores are equal, within a list and beside the score of what it lacks.
+SCORES = st.floats(-100, 100, width=32) | st.sampled_from([0.0, 1.0, 3.0])
 
 
 @st.composite
@@ -137,54 +138,11 @@ def test_a_passage_that_no_list_prefers_comes_later(lists, data, depth, method):
                 assert rank[better] < rank[worse]
 
 
-DENSE = [Hit(row, f"d{row:03d}", 0.9 - row / 1000) for row in range(200)]
-ONLY = [Hit(999, "only", 9.0)]
-
-
-@pytest.mark.parametrize(
-    "spec", ["zscore:1,0.7", "std:1,0.6", "raw:1,1", "minmax:1,1.01", "rrf60:1,1.01"]
-)
-def test_the_only_hit_of_a_complete_list_counts(spec):
-    (fused,) = Fusion.parse(spec).fuse([[DENSE], [ONLY]], 300, depth=200, absent_scores=[None, 0.0])
-    assert fused[0].passage_id == "only"
-
-
-EQUAL = [Hit(0, "a", 3.0), Hit(1, "b", 3.0)]
-
-
-@pytest.mark.parametrize("spec", ["zscore:1,0.01", "std:1,0.01", "minmax:1,0.01", "raw:1,0.01"])
-@pytest.mark.parametrize("first", [ONLY, EQUAL])
-def test_one_hit_or_equal_scores_stand_above_what_a_complete_list_lacks(spec, first):
-    weights = Fusion.parse(spec)
-    both = Fusion(weights.method, (1.0, 0.01))
-    (fused,) = both.fuse([[first], [[Hit(5, "other", 1.0)]]], 9, depth=4, absent_scores=[0.0, None])
-    assert {hit.passage_id for hit in fused[: len(first)]} == {hit.passage_id for hit in first}
-    assert fused[-1].passage_id == "other"
-    assert fused[-1].score < fused[0].score
-
-
-@pytest.mark.parametrize(
-    ("spec", "score"),
-    [("zscore:1,2", 0.0), ("std:1,2", 0.0), ("minmax:1,2", 3.0), ("raw:1,2", 3.0)],
-)
-@pytest.mark.parametrize("count", [1, 2])
-def test_lists_of_equal_scores_alone_give_equal_scores(spec, score, count):
-    zeros = [Hit(0, "a", 0.0), Hit(1, "b", 0.0)]
-    (fused,) = Fusion.parse(spec).fuse([[EQUAL[:count]], [zeros[:count]]], 5)
-    assert [(hit.passage_id, hit.score) for hit in fused] == [("a", score), ("b", score)][:count]
-
-
 def test_questions_stay_apart():
     first, second = [Hit(0, "a", 1.0)], [Hit(1, "b", 1.0)]
     fused = Fusion().fuse([[first, second], [[], second]], 5)
     assert [[hit.passage_id for hit in hits] for hits in fused] == [["a"], ["b"]]
     assert fused[1][0].score == pytest.approx(2 / 61)
-
-
-def test_ties_at_the_cut_go_by_id():
-    lists = [[[Hit(row, name, 1.0) for row, name in enumerate("dcba")]]]
-    fused = Fusion("raw", (1.0,)).fuse(lists, 2)[0]
-    assert [hit.passage_id for hit in fused] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -205,16 +163,6 @@ def test_specs_go_both_ways(spec, fusion):
     assert Fusion.parse(spec) == fusion
     assert str(fusion) == spec
     assert Fusion.parse("rrf: 1, 1") == Fusion()
-
-
-def test_a_question_whose_bm25_scores_lie_far_apart_follows_them():
-    fusion = Fusion.parse("std:1,0.6")
-    dense = [Hit(0, "a", 0.52), Hit(1, "b", 0.50), Hit(2, "c", 0.48)]
-    sure, unsure = [Hit(1, "b", 9.0), Hit(0, "a", 2.0)], [Hit(1, "b", 2.4), Hit(0, "a", 2.0)]
-    orders = [
-        [hit.passage_id for hit in fusion.fuse([[dense], [bm25]], 3)[0]] for bm25 in (sure, unsure)
-    ]
-    assert orders == [["b", "a", "c"], ["a", "b", "c"]]
 
 
 @pytest.mark.parametrize(

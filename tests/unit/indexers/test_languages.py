@@ -14,11 +14,9 @@ from indexers.lucene import LuceneIndex, build_bm25
 from indexers.manifest import Manifest
 from indexers.passage_writer import writing_passages
 from indexers.passages import PassageStore
-from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.data.languages import ANALYZERS, detect_language
 from tests.commands import run_successfully
-from tests.support.messages import refusal
 
 # language: a passage, and a question that has other forms of its words.
 FORMS = {
@@ -76,12 +74,6 @@ def test_an_index_keeps_its_language(corpus: Path, tmp_path: Path) -> None:
     manifest = Manifest.read(english)
     assert manifest.language == "en"
     assert manifest.stage("bm25").inputs.keys() == {"passages", "k1", "b"}
-    assert manifest.stage("bm25").output["analysis"] == "english, porter"
-
-
-def test_an_unknown_language_is_refused(corpus: Path, tmp_path: Path) -> None:
-    with refusal(ConfigError):
-        rag.index(corpus, tmp_path / "index", language="klingon")
 
 
 @pytest.mark.parametrize(

@@ -36,12 +36,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_words_of_titles_and_texts_are_found(folder: Path) -> None:
     index = LuceneIndex(folder, INFO)
-    assert index.documents == len(TEXTS) - 1
     rivers, mountain, stem = index.search(["river vienna", "matterhorn", "mountains flowing"], 5)
     assert [row for row, _ in rivers] == [0, 1]
     assert [row for row, _ in mountain] == [4]
     assert {row for row, _ in stem} == {0, 4}
-    assert all(scores == sorted(scores, reverse=True) for scores in [[s for _, s in rivers]])
 
 
 def test_control_characters_are_no_words(tmp_path: Path) -> None:

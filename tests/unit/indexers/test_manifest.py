@@ -34,13 +34,10 @@ def restate(index: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**values, "checksum": fingerprint(content)}))
 
 
-def test_it_says_how_the_index_was_built(index: Path, encoder: Any) -> None:
+def test_it_says_nothing_of_the_machine_and_all_of_the_files(index: Path) -> None:
     manifest = Manifest.read(index)
-    assert manifest.settings == BuildSettings(index_type="SQ8", probes=4)  # none of the machine
-    assert (manifest.encoder, manifest.language) == (encoder.identity, None)
-    assert set(manifest.stages) == set(manifest.settings.stages)
-    assert manifest.stage("passages").output["count"] == 9
-    assert {name.partition("/")[0] for name in manifest.files} == set(manifest.stages)
+    assert manifest.settings == BuildSettings(index_type="SQ8", probes=4)
+    assert {name.partition("/")[0] for name in manifest.files} == set(manifest.settings.stages)
 
 
 def test_the_language_and_unknown_keys_stay_in_an_update(index: Path, encoder: Any) -> None:

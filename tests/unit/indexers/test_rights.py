@@ -14,10 +14,11 @@ from indexers.rights import RightsError, change_rights, read_rights, rights_vers
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Groups, Passage
+from rag.data.files.rows import write_json_lines
 from rag.data.filters import FilterError, parse_filter
 from rag.data.metadata import groups_of
 from rag.pipeline import Pipeline
-from tests.commands import run_command, run_successfully
+from tests.commands import run_command
 from tests.support.files import index_files, write_files
 from tests.support.messages import refusal
 
@@ -87,11 +88,6 @@ FILES = {
 }
 
 
-def test_a_name_with_a_comma_is_shown_as_one(tmp_path: Path) -> None:
-    _, index = index_files(tmp_path, {"a.md": "A.", ".rights": "hr, board\nlegal\n"})
-    assert run_successfully("rights", index).splitlines()[0] == 'a.md: "hr, board", legal'
-
-
 def test_files_have_the_groups_of_their_front_matter_or_of_the_nearest_folder(
     tmp_path: Path,
 ) -> None:
@@ -119,10 +115,6 @@ def test_files_have_the_groups_of_their_front_matter_or_of_the_nearest_folder(
     assert [rights.of(id) for id in stated] == [None, ("staff",), ("board", "legal")]
 
 
-def _rows(place: Path, rows: list[dict[str, Any]]) -> None:
-    (place / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-
-
 def test_columns_and_metadata_name_groups(tmp_path: Path) -> None:
     rows = [
         {"id": "a", "text": "word a", "groups": "hr"},
@@ -130,15 +122,10 @@ def test_columns_and_metadata_name_groups(tmp_path: Path) -> None:
         {"id": "c", "text": "word c", "metadata": {"groups": ["board"]}},
         {"id": "d", "text": "word d", "groups": []},
     ]
-    _rows(tmp_path, rows)
+    write_json_lines(tmp_path / "rows.jsonl", rows)
     rag.index(tmp_path / "rows.jsonl", tmp_path / "index", retriever="bm25", metadata=["year"])
     stated = {"a": ("hr",), "b": ("board", "hr"), "c": ("board",)}
     assert read_rights(tmp_path / "index")[0].stated == stated
-    texts = [{"id": "a", "text": "word", "metadata": {"groups": ["hr"]}}]
-    with Pipeline.from_texts(texts, retriever="bm25", reader=False) as pipeline:
-        assert not pipeline.for_groups(frozenset()).retrieve("word")
-        assert len(pipeline.for_groups(HR).retrieve("word")) == 1
-        assert pipeline.for_groups(frozenset()).passage("a") is None
 
 
 def test_what_is_made_of_a_pipeline_for_a_person_is_for_that_person(tmp_path: Path) -> None:
@@ -295,7 +282,9 @@ def test_bad_groups_are_refused_where_they_stand(tmp_path: Path, name: str, cont
 def test_the_command_shows_and_changes_rights(tmp_path: Path) -> None:
     _, index = index_files(tmp_path, FILES)
     words = ("rights", index)
-    assert "hr/pay.md: hr\n" in run_command(*words).output
+    # A name with a comma is shown as one.
+    change_rights(index, lambda before: before.stating({"open.md": ["hr, board", "legal"]}))
+    assert 'hr/pay.md: hr\nopen.md: "hr, board", legal\n' in run_command(*words).output
     changed = run_command(*words, "hr/", "open.md", "--groups", "x,y", "--json").output
     names = ("open.md", "hr/board/plan.md", "hr/own.md", "hr/pay.md")
     assert json.loads(changed) == {name: ["x", "y"] for name in names}

@@ -42,13 +42,10 @@ def pipeline(tmp_path: Path) -> Pipeline:
 def test_one_question_gives_one_answer_set_with_exact_evidence(pipeline: Pipeline) -> None:
     result = pipeline.ask("Where does the Rhine end?")
     best = result.answers[0]
-    assert best.text == "North Sea"
-    assert best.evidence.passage_id == "rhine"
+    assert (best.text, best.evidence.passage_id) == ("North Sea", "rhine")
     assert best.evidence.text[best.evidence.start : best.evidence.end] == best.text
-    assert best.evidence.score == 2.0
-    assert result.index_version == "v1"
+    assert (best.evidence.score, result.index_version) == (2.0, "v1")
     assert {"total", "read", "fetch_passages"} <= set(result.timings_ms)
-    assert result.timings_ms["total"] >= result.timings_ms["read"]
     results = pipeline.ask_many(["Where does the Rhine end?", "nothing here"], top_k=1, n_best=1)
     assert [len(result.answers) for result in results] == [1, 0]
     assert (results[1].no_answer_confidence, results[1].is_answered) == (1.0, False)
@@ -63,17 +60,15 @@ def test_texts_and_rows_of_any_kind_become_passages() -> None:
     table = pa.Table.from_pylist(rows.to_list())
     for sent in (rows, rows.to_iterable_dataset(), rows.to_pandas(), table, rows.to_list()):
         assert passages_of(sent) == [Passage("1", "D", texts[0]), Passage("2", "", texts[1])]
+    # Those without an id get their number.
+    mixed = ["a", {"text": "b"}, {"_id": "z", "text": "c"}, {"id": None, "text": "d"}]
+    assert [passage.id for passage in passages_of(mixed)] == ["0", "1", "z", "3"]
     for nothing in (None, float("nan"), pd.NA):
         frame = pd.DataFrame(
             {"title": ["D", nothing], "text": ["It rises.", nothing]}, dtype=object
         )
         with refusal(DataError):
             passages_of(frame)
-
-
-def test_rows_without_an_id_get_their_number() -> None:
-    rows = ["a", {"text": "b"}, {"_id": "z", "text": "c"}, {"id": None, "text": "d"}]
-    assert [passage.id for passage in passages_of(rows)] == ["0", "1", "z", "3"]
 
 
 def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
@@ -237,10 +232,8 @@ def test_claims_are_judged_by_what_is_found(pipeline: Pipeline) -> None:
     pipeline = Pipeline(pipeline.index, pipeline.retriever, None, WordVerifier())
     claims = ["The Rhine ends in the North Sea.", "Where does it end?", "nothing here is found"]
     supported, question, unfound = pipeline.verify(claims, top_k=1)
-    assert supported.label == "supported"
-    assert supported.evidence.passage_id == "rhine"
-    assert supported.evidence.score == 2.0
-    assert supported.index_version == "v1"
+    assert (supported.label, supported.evidence.passage_id) == ("supported", "rhine")
+    assert (supported.evidence.score, supported.index_version) == (2.0, "v1")
     assert {"retrieve", "judge", "total"} <= set(supported.timings_ms)
     assert (question.label, question.notice) == ("not_judged", "a question is no claim")
     assert (unfound.label, unfound.evidence) == ("not_enough", None)

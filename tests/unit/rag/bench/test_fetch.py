@@ -7,15 +7,12 @@ import hashlib
 import json
 import re
 import zipfile
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from rag.bench.documents import fetch
 from rag.core.errors import DataError
-from rag.data.files.rows import json_records
-from rag.data.questions import read_questions
 from tests.support.messages import refusal
 
 FOLDER = fetch.SOURCES.parent
@@ -26,22 +23,6 @@ COLLEAGUES = FOLDER / "colleagues.jsonl"
 def test_the_questions_are_those_that_were_frozen():
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (QUESTIONS, COLLEAGUES)]
     assert re.findall(r"\b[0-9a-f]{64}\b", (FOLDER / "README.md").read_text("utf-8")) == digests
-
-
-def test_questions_of_colleagues_are_divided_by_document():
-    rows = list(json_records(COLLEAGUES))
-    paths = {
-        source["path"]
-        for source in json.loads((FOLDER / "colleagues-sources.json").read_text("utf-8"))
-    }
-    parts = {(row["document"] or row["near"]): row["part"] for row in rows}
-    assert len(rows) == len({row["id"] for row in rows}) == 414
-    assert parts.keys() == paths
-    assert all(parts[row["document"] or row["near"]] == row["part"] for row in rows)
-    assert all(bool(row["answers"]) != bool(row.get("is_impossible")) for row in rows)
-    answerable = Counter(row["part"] for row in rows if row["answers"])
-    assert answerable == {"read": 68, "unread": 277}
-    assert [row["answers"] for row in rows] == [list(q.answers) for q in read_questions(COLLEAGUES)]
 
 
 @pytest.fixture

@@ -48,9 +48,6 @@ def test_an_answer_in_the_models_own_words_is_shown_with_its_passage() -> None:
     shown = _shown(answers=[_answer("yes,\nit is", 0.8, span=(None, None))])
     assert "1. yes, it is  (confidence 80%)" in shown
     assert "It is long.\n     answer worded by the model" in shown
-
-
-def test_the_winner_of_a_comparison_is_not_the_models_own_words() -> None:
     winner = _answer("the river Danube", 0.8, span=(None, None))
     winner["evidence"]["supporting"] = [[0, 11]]
     assert "worded by the model" not in _shown(answers=[winner])

@@ -57,6 +57,11 @@ _KILT = ["A\n", "One.\n", "Section::::History.\n", "BULLET::::- x\n"]
             {},
             ("1", "A", "One.\nHistory.\n- x"),
         ),
+        (
+            {"id": "12", "title": "T", "text": ["One.", " Two."], "text_with_links": []},
+            {},
+            ("12", "T", "One. Two."),
+        ),
         ({"id": "h", "sentences": ["One.", " Two.", "Three."]}, {}, ("h", "", "One. Two. Three.")),
         (
             {"id": "n", "text": [["T"], ["One.", " Two."]], "charoffset": []},
@@ -148,16 +153,6 @@ def test_a_bad_line_changes_the_id_of_no_other(tmp_path: Path) -> None:
     lines = '{"text": "a"}\n{broken\n\n{"text": "d"}\n'
     ids = [document.id for document in read(tmp_path / "c.jsonl", lines, max_bad_share=1.0)]
     assert ids == ["c.jsonl:1", "c.jsonl:4"]
-
-
-def test_hotpot_abstracts_beside_a_readme(tmp_path: Path) -> None:
-    record = {"id": "12", "title": "T", "text": ["One.", " Two."], "text_with_links": []}
-    write(tmp_path / "AA" / "wiki_00.bz2", bz2.compress(jsonl([record])))
-    write(tmp_path / "README.md", "not a document")
-    report = ReadReport()
-    assert list(read_documents([tmp_path], report=report)) == [Document("12", "T", "One. Two.")]
-    (unread,) = report.ignored
-    assert unread.startswith(f"{tmp_path}/README.md (documents, in a folder of records: index it")
 
 
 _OSLO = 'id{0}title{0}text{0}year\r\n7{0}Oslo{0}"Oslo, a city."{0}1\r\n'
@@ -253,12 +248,6 @@ def test_parquet(tmp_path: Path) -> None:
     assert [d.id for d in documents] == ["d.parquet:1", "d.parquet:3"]
 
 
-def test_groups_of_metadata_count_where_the_record_states_none(tmp_path: Path) -> None:
-    record = '{"id": "1", "text": "Salaries", "groups": null, "metadata": {"groups": ["hr"]}}'
-    [document] = read_documents(write(tmp_path / "c.jsonl", record))
-    assert document.metadata == (("groups", ("hr",)),)
-
-
 @pytest.mark.parametrize("name", ["Groups", "GROUPS"])
 def test_groups_count_in_letters_of_any_case(tmp_path: Path, name: str) -> None:
     record = {"id": "1", "text": "Salaries"}
@@ -269,7 +258,8 @@ def test_groups_count_in_letters_of_any_case(tmp_path: Path, name: str) -> None:
     assert report.notes == [f"id from id, text from text, rights from {name}"]
     [document] = read(tmp_path / "b.csv", f"id,text,{name}\n1,Salaries,hr\n")
     assert document.metadata == (("groups", ("hr",)),)
-    [document] = read(tmp_path / "c.jsonl", jsonl([{**record, "metadata": {name: "hr"}}]))
+    stated = {**record, "groups": None, "metadata": {name: "hr"}}
+    [document] = read(tmp_path / "c.jsonl", jsonl([stated]))
     assert document.metadata == (("groups", ("hr",)),)
     with refusal(DataError):
         read(tmp_path / "d.jsonl", jsonl([{**record, name: ["hr"], "groups": ["all"]}]))
@@ -277,26 +267,22 @@ def test_groups_count_in_letters_of_any_case(tmp_path: Path, name: str) -> None:
 
 def test_a_whole_number_that_is_too_large_is_named(tmp_path: Path) -> None:
     records = [{"id": "1", "text": "a", "size": 2**70}]
-    with refusal(DataError) as caught:
+    with refusal(DataError):
         read(tmp_path / "a.json", json.dumps(records))
-    assert "too large for 64 bits" in caught.value.message
     [document] = read(tmp_path / "a.jsonl", jsonl(records), metadata=["size"])
     assert document.metadata == (("size", 2**70),)
 
 
-def test_beir_folder(tmp_path: Path) -> None:
+def test_several_inputs_and_a_beir_folder(tmp_path: Path) -> None:
     files = {
         "corpus.jsonl": '{"_id": "a", "title": "T", "text": "x", "metadata": {}}',
         "queries.jsonl": '{"_id": "q", "text": "question"}',
         "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq\ta\t1\n",
     }
-    write_files(tmp_path, files)
-    assert list(read_documents(tmp_path)) == [Document("a", "T", "x")]
+    folder = write_files(tmp_path / "beir", files)
+    assert read(folder) == [Document("a", "T", "x")]
     with refusal(DataError):
-        list(read_documents(tmp_path / "qrels", format="parquet"))
-
-
-def test_several_inputs(tmp_path: Path) -> None:
+        list(read_documents(folder / "qrels", format="parquet"))
     write(tmp_path / "1.jsonl", jsonl(RECORDS[:2]))
     write(tmp_path / "2.jsonl.gz", gzip.compress(jsonl(RECORDS[2:4])))
     write(tmp_path / "rest" / "x.tsv", "id\ttext\ttitle\n4\tText number 4, é.\tTitle 4\n")

@@ -85,14 +85,11 @@ def test_dpr_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_an_easy_negative_with_a_target_is_kept(tmp_path: Path) -> None:
-    record: dict[str, object] = {"question": "q"}
     lists = ("positive_ctxs", "hard_negative_ctxs", "negative_ctxs")
+    record: dict[str, object] = {"question": "q"}
     for target, name in enumerate(lists):
-        record[name] = [{"title": "", "text": name, "target": target}]
-    record["negative_ctxs"] = [
-        {"title": "", "text": "negative_ctxs", "target": 2},
-        {"title": "", "text": "untaught"},
-    ]
+        record[name] = [{"text": name, "target": target}]
+    record["negative_ctxs"] += [{"text": "untaught"}]
     (tmp_path / "scored.json").write_text(json.dumps([record]))
     [example] = read_examples(tmp_path / "scored.json", needs="targets")
     taught = {candidate.passage.text: candidate.target for candidate in example.candidates}

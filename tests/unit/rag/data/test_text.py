@@ -64,19 +64,14 @@ def test_empty_against_empty(prediction: str, answer: str) -> None:
         ("the end", "the", True),
         ("new  york\ncity", "New York City", True),
         ("", "x", False),
+        ("any text", "\u200b", False),
+        ("any text", " ", False),
         ("ΟΔΟΣ'Α", "οδος", True),  # the sigma's form depends on its neighbours
     ],
 )
 def test_has_answer_follows_dpr(text: str, answer: str, expected: bool) -> None:
     assert has_answer([answer], text) is expected
     assert has_answer(["something else", answer], text) is expected
-
-
-@pytest.mark.parametrize("answer", ["", " ", "\u200b", "\n\t"])
-def test_answers_without_tokens_never_match(answer: str) -> None:
-    assert not has_answer([answer], "any text")
-    assert not has_answer([], "any text")
-    assert has_answer([answer, "text"], "any text")
 
 
 def test_regex_answers() -> None:

@@ -76,6 +76,8 @@ async def test_a_promise_is_told_and_withholds_what_is_not_sure_enough() -> None
     pipeline: Any = FakePipeline()
     async with Client(create_mcp_server(pipeline)) as client:
         given, withheld = [await call(client, "ask", question=each) for each in PROMISED]
+        judged = await call(client, "verify", claim=PROMISED_CLAIM)
+    assert judged["promised"].startswith("at most 10% of the given verdicts are wrong")
     assert (given["answer"], given["note"]) == ("two small rivers", "")
     assert (withheld["answer"], withheld["note"]) == (None, WITHHELD)
     assert withheld["best_guess"] == "two small rivers"
@@ -102,13 +104,6 @@ async def test_a_claim_is_judged_with_the_sentence_that_decides(folder: Path) ->
     assert (refuted["label"], refuted["evidence"]["id"]) == ("refuted", "rivers/2")
     assert (asked["label"], asked["evidence"], asked["promised"]) == ("not_judged", None, "")
     assert "question" in asked["note"]
-
-
-async def test_a_promise_about_verdicts_is_told() -> None:
-    pipeline: Any = FakePipeline()
-    async with Client(create_mcp_server(pipeline)) as client:
-        judged = await call(client, "verify", claim=PROMISED_CLAIM)
-    assert judged["promised"].startswith("at most 10% of the given verdicts are wrong")
 
 
 async def test_wrong_requests_are_explained(pipeline: rag.Pipeline) -> None:

@@ -97,15 +97,14 @@ def test_every_preset_names_its_recipe() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "paths", "recipe"),
+    ("kind", "name", "paths"),
     [
-        (DprTrainConfig, "reader-squad", _DPR_PATHS, "dpr"),
-        (ReaderTrainConfig, "dpr-small", _PATHS, "reader"),
+        (DprTrainConfig, "reader-squad", _DPR_PATHS),
+        (ReaderTrainConfig, "dpr-small", _PATHS),
     ],
 )
 def test_a_preset_of_another_recipe_is_refused(
-    kind: type[Config], name: str, paths: dict[str, object], recipe: str
+    kind: type[Config], name: str, paths: dict[str, object]
 ) -> None:
-    with refusal(ConfigError) as caught:
+    with refusal(ConfigError):
         load_config(kind, name, overrides=paths)
-    assert all(preset in str(caught.value) for preset in preset_names(recipe))

@@ -50,12 +50,7 @@ def test_passages_have_unique_ids_and_the_documented_fields() -> None:
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", r["id"]), r["id"]
         assert r["title"] == r["title"].strip() != ""
         assert r["text"] == r["text"].strip()
-
-
-def test_passages_are_60_to_120_words_long() -> None:
-    lengths = {i: len(p["text"].split()) for i, p in passages().items()}
-    wrong = {i: n for i, n in lengths.items() if not 60 <= n <= 120}
-    assert wrong == {}
+        assert 60 <= len(r["text"].split()) <= 120, r["id"]
 
 
 def test_passages_are_written_apart_from_one_another() -> None:
@@ -95,11 +90,6 @@ def test_there_are_enough_questions_of_each_type_halved_between_the_splits() -> 
         assert counts[kind] >= minimum
         dev = sum(q["split"] == "dev" for q in of_type(kind))
         assert abs(2 * dev - counts[kind]) <= 2
-
-
-def test_gold_passages_exist() -> None:
-    for q in questions():
-        assert set(q["gold_passage_ids"]) <= set(passages()), q["id"]
 
 
 def test_a_factoid_answer_stands_in_its_gold_passage() -> None:

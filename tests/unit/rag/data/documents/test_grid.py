@@ -77,6 +77,20 @@ TEAMS = """<tr><th>Team<th>Member<th>Role <tr><td rowspan=2>Red<td>Ann<td>Lead
             ["Who: Ann; Mon: off; Tue: off"],
         ),
         ("<tr><th>A<th>B<tr><td rowspan=9>1<td colspan=0>2<tr><td>3", ["A: 1; B: 2", "A: 1; B: 3"]),
+        # headings above nothing but a remark
+        ("<tr><th>Name<th>Price<tr><td colspan=2>No entries", ["Name; Price", "No entries"]),
+        (
+            "<tr><td rowspan=2>Tea<td>2<tr><td>3<tr><td colspan=2>Prices in euro",
+            ["Tea; 2", "Tea; 3", "Prices in euro"],
+        ),
+        (  # labels of several rows
+            "<tr><td rowspan=2>Mon<td>Walk at 9<tr><td>Tea<tr><td rowspan=2>Tue<td>Talk<tr><td>Tea",
+            ["Mon; Walk at 9", "Mon; Tea", "Tue; Talk", "Tue; Tea"],
+        ),
+        (
+            "<tr><td rowspan=3>Tea<td>green<tr><td>red<tr><td>black",
+            ["Tea; green", "Tea; red", "Tea; black"],
+        ),
     ],
 )
 def test_html_tables(rows: str, expected: list[str]) -> None:
@@ -135,26 +149,3 @@ def test_separators_within_cells_cannot_be_confused_with_those_between() -> None
     for row in table_rows(converted.text):
         for cell in row.cells:
             assert converted.text[cell.start : cell.end] == cell.value
-
-
-def test_headings_above_nothing_but_a_remark_are_read() -> None:
-    heads = "<tr><th>Name</th><th>Price</th></tr>"
-    source = f"<table>{heads}<tr><td colspan=2>No entries</td></tr></table>"
-    assert make.of(source, "a.html") == ["row: Name; Price", "row: No entries"]
-    cells = "<tr><td rowspan=2>Tea</td><td>2</td></tr><tr><td>3</td></tr>"
-    source = f"<table>{cells}<tr><td colspan=2>Prices in euro</td></tr></table>"
-    assert make.of(source, "a.html") == ["row: Tea; 2", "row: Tea; 3", "row: Prices in euro"]
-
-
-def test_labels_of_several_rows_are_no_headings() -> None:
-    days = "".join(
-        f"<tr><td rowspan=2>{day}</td><td>{first}</td></tr><tr><td>{second}</td></tr>"
-        for day, first, second in (("Mon", "Walk at 9", "Tea"), ("Tue", "Talk", "Tea"))
-    )
-    expected = ["row: Mon; Walk at 9", "row: Mon; Tea", "row: Tue; Talk", "row: Tue; Tea"]
-    assert make.of(f"<table>{days}</table>", "a.html") == expected
-    tea = (
-        "<tr><td rowspan=3>Tea</td><td>green</td></tr><tr><td>red</td></tr><tr><td>black</td></tr>"
-    )
-    expected = ["row: Tea; green", "row: Tea; red", "row: Tea; black"]
-    assert make.of(f"<table>{tea}</table>", "a.html") == expected

@@ -73,7 +73,7 @@ def test_a_workbook_keeps_its_formats_and_fills_merged_cells(has_prefix: bool) -
         ["Red", 1234.5, 2000, 0.256],
         [None, 7, 8, 0.1],
     ]
-    book = make.opened(make.workbook({"Sales": rows}))
+    book = make.opened(make.workbook({"Sales": rows, "Empty": []}))
     sheet = book["Sales"]
     for area in ("A1:D1", "A2:A3", "B2:C2", "D2:D3", "A4:A5", "F1:F9"):
         sheet.merge_cells(area)

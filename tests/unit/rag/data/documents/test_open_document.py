@@ -78,6 +78,20 @@ def test_repeated_cells_and_rows_stand_at_all_their_places() -> None:
     assert rows == [*["Item: Rye; Cost: 2; Price: 3"] * 300, "Item: Oat; Cost: 4; Price: 5"]
 
 
+def test_repeated_cells_and_rows_of_a_text_stand_where_they_are_repeated() -> None:
+    rest = cell("", 'table:number-columns-repeated="16384"')
+    twice = cell("5", 'table:number-columns-repeated="2"')
+    empty = cell("", 'table:number-columns-repeated="2"')
+    body = sheet(
+        row(*map(cell, ("Tea", "Milk", "Rum")), rest),
+        row(twice, cell("7"), rest),
+        row(empty, cell("8"), rest, attributes='table:number-rows-repeated="2"'),
+        REST,
+    )
+    expected = ["row: Tea: 5; Milk: 5; Rum: 7", "row: Rum: 8", "row: Rum: 8"]
+    assert make.of(make.odf(body), "a.odt") == expected
+
+
 def test_merged_cells_stand_at_all_their_places_and_hide_what_they_cover() -> None:
     across = cell("Euro", 'table:number-columns-spanned="2"')
     down = cell("Tea", 'table:number-rows-spanned="2"')
