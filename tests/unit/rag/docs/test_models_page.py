@@ -34,36 +34,36 @@ from tests.unit.retrievers.encoders.test_head import two_dense
 from tests.unit.retrievers.encoders.test_states import options_in
 from tests.unit.retrievers.encoders.test_static import WORDS, as_model2vec, tokenizer
 
-Maker = Callable[[Path], str]
+Maker = Callable[[Path], Path | str]
 TINY = TinyModels()
 
 
-def sentence_transformer(folder: Path, *kinds: str, pooling: str = "mean") -> str:
+def sentence_transformer(folder: Path, *kinds: str, pooling: str = "mean") -> Path:
     """A folder of sentence-transformers with these modules behind the pooling."""
     TINY.bert(folder)
     write_modules(folder, "Transformer", "Pooling", *kinds)
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": pooling})
-    return str(folder)
+    return folder
 
 
 def unit(pooling: str = "mean") -> Maker:
     return lambda folder: sentence_transformer(folder, "Normalize", pooling=pooling)
 
 
-def dot(folder: Path) -> str:
+def dot(folder: Path) -> Path:
     return sentence_transformer(folder, pooling="cls")
 
 
-def dense(folder: Path) -> str:
+def dense(folder: Path) -> Path:
     two_dense(folder, TINY)
-    return str(folder)
+    return folder
 
 
-def of_t5(folder: Path) -> str:
+def of_t5(folder: Path) -> Path:
     published_t5_encoder(folder)
     write_modules(folder, "Transformer", "Pooling", "Normalize")
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
-    return str(folder)
+    return folder
 
 
 def dpr(folder: Path) -> str:
@@ -75,26 +75,26 @@ def two_dragons(folder: Path) -> str:
     return " + ".join(str(dragon(folder.parent / side)) for side in sides)
 
 
-def static(folder: Path) -> str:
+def static(folder: Path) -> Path:
     import numpy as np
 
     vectors = np.ones((len(WORDS), 8), np.float32)
     made: Tokenizer = tokenizer()
-    return str(as_model2vec(folder, vectors, made))
+    return as_model2vec(folder, vectors, made)
 
 
-def late(folder: Path) -> str:
+def late(folder: Path) -> Path:
     TINY.late_interaction(folder)
-    return str(folder)
+    return folder
 
 
 def plain(**config: Any) -> Maker:
     """A folder of transformers with further fields in its config.json."""
 
-    def make(folder: Path) -> str:
+    def make(folder: Path) -> Path:
         TINY.bert(folder)
         change_json(folder / "config.json", **config)
-        return str(folder)
+        return folder
 
     return make
 
@@ -102,40 +102,40 @@ def plain(**config: Any) -> Maker:
 def published(name: str, task: str = "Model") -> Maker:
     one = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
     more = one if task.endswith("SequenceClassification") else {}
-    return lambda folder: str(published_encoder(folder, name, task, **more))
+    return lambda folder: published_encoder(folder, name, task, **more)
 
 
-def monot5(folder: Path) -> str:
+def monot5(folder: Path) -> Path:
     published_seq2seq(folder, "t5-small")
-    return str(with_words(folder, ["▁true", "▁false"], AutoModelForSeq2SeqLM))
+    return with_words(folder, ["▁true", "▁false"], AutoModelForSeq2SeqLM)
 
 
-def qwen3_reranker(folder: Path) -> str:
+def qwen3_reranker(folder: Path) -> Path:
     causal_folder(folder, positions=1024)
-    return str(with_words(folder, ["yes", "no"], AutoModelForCausalLM))
+    return with_words(folder, ["yes", "no"], AutoModelForCausalLM)
 
 
-def dpr_reader(folder: Path) -> str:
+def dpr_reader(folder: Path) -> Path:
     published_dpr(folder, DPRReader)
-    return str(folder)
+    return folder
 
 
-def splade(folder: Path) -> str:
+def splade(folder: Path) -> Path:
     TINY.bert(folder)
     write_modules(folder, "MLMTransformer", "SpladePooling")
-    return str(folder)
+    return folder
 
 
-def chat_cross_encoder(folder: Path) -> str:
+def chat_cross_encoder(folder: Path) -> Path:
     published("bert-base-uncased", "ModelForSequenceClassification")(folder)
     write_json(folder / "sentence_bert_config.json", {"modality_config": {"message": {}}})
-    return str(folder)
+    return folder
 
 
-def fid(folder: Path) -> str:
+def fid(folder: Path) -> Path:
     published_seq2seq(folder, "t5-small")
     change_json(folder / "config.json", architectures=["FiDT5"])
-    return str(folder)
+    return folder
 
 
 MAKERS: dict[str, Maker] = {
@@ -149,14 +149,12 @@ MAKERS: dict[str, Maker] = {
     "sentence-transformers/gtr-t5-base": of_t5,
     "facebook/dpr-ctx_encoder-single-nq-base + facebook/dpr-question_encoder-single-nq-base": dpr,
     "facebook/dragon-plus-context-encoder + facebook/dragon-plus-query-encoder": two_dragons,
-    "facebook/contriever-msmarco": lambda folder: str(contriever(folder)),
-    "castorini/ance-msmarco-passage": lambda folder: str(ance(folder)),
+    "facebook/contriever-msmarco": contriever,
+    "castorini/ance-msmarco-passage": ance,
     "castorini/dkrr-dpr-nq-retriever": published("bert-base-uncased"),
     "nq_retriever": plain(indexing_dimension=32, apply_question_mask=True, apply_passage_mask=True),
-    "castorini/tct_colbert-v2-hnp-msmarco": lambda folder: str(
-        published_encoder(folder, "bert-base-uncased")
-    ),
-    "Luyu/co-condenser-marco": lambda folder: str(co_condenser(folder)),
+    "castorini/tct_colbert-v2-hnp-msmarco": published("bert-base-uncased"),
+    "Luyu/co-condenser-marco": co_condenser,
     "minishlab/potion-base-8M": static,
     "a MultiVectorEncoder": late,
     "bert-base-uncased": published("bert-base-uncased"),
@@ -169,14 +167,14 @@ MAKERS: dict[str, Maker] = {
     "deepset/roberta-base-squad2": published("roberta-base", "ModelForQuestionAnswering"),
     "ModernBERT for question answering": published("ModernBERT-base", "ModelForQuestionAnswering"),
     "facebook/dpr-reader-single-nq-base": dpr_reader,
-    "BART and T5 that were trained to answer": lambda folder: str(
-        published_seq2seq(folder, "bart-large-cnn")
+    "BART and T5 that were trained to answer": lambda folder: published_seq2seq(
+        folder, "bart-large-cnn"
     ),
     "nq_reader_base": fid,
-    "facebook/rag-token-nq": lambda folder: str(
-        published_rag(folder, RagTokenForGeneration, "bart-base")
+    "facebook/rag-token-nq": lambda folder: published_rag(
+        folder, RagTokenForGeneration, "bart-base"
     ),
-    "Qwen/Qwen2.5-1.5B-Instruct": lambda folder: str(causal_folder(folder)),
+    "Qwen/Qwen2.5-1.5B-Instruct": causal_folder,
     "colbert-ir/colbertv2.0": plain(architectures=["HF_ColBERT"]),
     "SPLADE": splade,
     "jinaai/jina-embeddings-v3": plain(model_type="jina", auto_map={"AutoModel": "a/b--c.D"}),
@@ -209,7 +207,7 @@ def test_the_rows_of_the_page_are_those_that_are_tried() -> None:
 def test_a_model_opens_as_the_page_says(
     heading: str, name: str, options: str, said: str, tmp_path: Path
 ) -> None:
-    made = MAKERS[name](tmp_path / Path(name).name)
+    made = str(MAKERS[name](tmp_path / Path(name).name))
     described = run_command("doctor", made)
     if heading == "Refused":
         assert options in described.out

@@ -68,7 +68,7 @@ def test_figures_over_what_is_found(pipeline: Pipeline, tmp_path: Path) -> None:
     assert "1 of 5 claims, such as '5', names articles that are not in this index" in str(result)
     assert "FEVER score" in (out / "report.html").read_text(encoding="utf-8")
     assert result.metrics["calibration"]["n"] == 5
-    assert result.metrics["latency_ms"]["judge"]["p50"] >= 0
+    assert "judge" in result.metrics["latency_ms"]
     again = rag.evaluate(pipeline, claims=fever_file(tmp_path), out=out)
     assert again.metrics == result.metrics
 
@@ -81,16 +81,19 @@ def test_given_evidence_is_judged_within_the_labels_of_each_set(tmp_path: Path) 
         {"set": "joined", "claim": "Ulm is a", "label": "not_supported", "evidence": ["Bread."]},
         {"set": "joined", "claim": "Is it so?", "label": "supported", "evidence": ["Is it so?"]},
         {"set": "joined", "claim": "Nobody says.", "evidence": ["Nobody."]},
+        # Nothing may be the evidence of a claim that is not decided.
+        {"set": "open", "claim": "It is blue.", "label": "supported", "evidence": ["It is blue."]},
+        {"set": "open", "claim": "It is old.", "label": "not_enough", "evidence": []},
     ]
     claims = written(tmp_path / "claims.jsonl", rows)
     result = rag.evaluate(claims=claims, gold=True, verifier=WordVerifier(), by=("set",))
     predicted = [record.prediction for record in result.records()]
     assert predicted == [
         *("supported", "refuted", "refuted", "not_supported", "supported"),
-        "supported",
+        *("supported", "supported", "not_enough"),
     ]
-    assert result.figures["label_accuracy"].value == pytest.approx(0.8)
-    assert result.figures["label_accuracy"].n == 5
+    assert result.figures["label_accuracy"].value == pytest.approx(6 / 7)
+    assert result.figures["label_accuracy"].n == 7
     assert set(result.figures) == {"label_accuracy", "macro_f1"}
     # Labels of the claims that are not drawn are possible, too.
     rows[:3] = [{**row, "set": "three"} for row in rows[:3]]
@@ -173,13 +176,3 @@ def test_claims_need_passages(tmp_path: Path) -> None:
         rag.evaluate(claims=claims)
     with refusal(ConfigError):
         rag.evaluate(object(), claims=claims)  # type: ignore[arg-type]
-
-
-def test_nothing_may_be_the_evidence_of_a_claim_that_is_not_decided(tmp_path: Path) -> None:
-    rows = [
-        {"claim": "It is blue.", "label": "supported", "evidence": ["It is blue."]},
-        {"claim": "It is old.", "label": "not_enough", "evidence": []},
-    ]
-    claims = written(tmp_path / "claims.jsonl", rows)
-    result = rag.evaluate(claims=claims, gold=True, verifier=WordVerifier())
-    assert [record.prediction for record in result.records()][1] == "not_enough"

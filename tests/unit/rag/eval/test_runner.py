@@ -29,8 +29,7 @@ def without_times(out: Path) -> list[dict[str, Any]]:
 def test_figures_files_and_stages(tmp_path: Path, system: Any) -> None:
     metrics = evaluate(system, QUESTIONS, tmp_path, command="rag evaluate …")
     figures = metrics["figures"]
-    assert figures["em"]["value"] == pytest.approx(1 / 6)
-    assert figures["em"]["n"] == 6
+    assert (figures["em"]["value"], figures["em"]["n"]) == (pytest.approx(1 / 6), 6)
     assert figures["top1"]["n"] == 5  # the yes/no question cannot be found in a text
     assert figures["RR"]["n"] == 5
     assert figures["passage_em@3"]["n"] == 1
@@ -44,7 +43,6 @@ def test_figures_files_and_stages(tmp_path: Path, system: Any) -> None:
     assert best["has_answer"]
     assert sum(metrics["stages"].values()) == metrics["n"] == 6
     assert (metrics["profile"], metrics["command"]) == ("squad", "rag evaluate …")
-    assert metrics["system"] == {"index_version": "toy-1"}
     assert metrics["question_set"]["sha256"] == "0" * 64
     assert "numpy" in metrics["versions"]
     assert metrics["curve"][0]["k"] == 1
