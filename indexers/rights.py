@@ -64,6 +64,11 @@ class Rights(BaseModel):
             return self.stated[document_id]
         return self.folders.get(document_id)
 
+    def named(self) -> Groups:
+        """The groups that documents and folders name."""
+        stated = [*self.stated.values(), *self.folders.values()]
+        return frozenset().union(*(names or () for names in stated))
+
     def stating(self, groups: Mapping[str, Iterable[str] | None]) -> Rights:
         """The rights with these groups of documents; None: everybody may read one."""
         changed = dict(self.stated)

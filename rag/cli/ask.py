@@ -25,6 +25,7 @@ from rag.cli.options import (
 )
 from rag.cli.show import format_answer_set, format_verdict, say
 from rag.core.errors import ConfigError
+from rag.core.types import Groups
 from rag.options import OpenOptions
 
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
@@ -51,13 +52,12 @@ def ask(
         as_json: Print one JSON object per question.
     """
     from rag.data.filters import parse_options
-    from rag.data.metadata import groups_of_person
     from rag.data.records import check_questions
 
     # Refused before models are loaded.
     check_questions(questions, read, n_best)
     conditions = parse_options(filter or ())
-    groups = None if as_groups is None else groups_of_person(as_groups)
+    groups = None if as_groups is None else _groups_of(as_groups, index)
     from rag.pipeline import Pipeline
 
     with Pipeline.open(index, **opening) as pipeline:
@@ -70,6 +70,21 @@ def ask(
                 say(json.dumps(result, ensure_ascii=False))
             else:
                 say(format_answer_set(result, colour=sys.stdout.isatty()))
+
+
+def _groups_of(stated: str, index: str) -> Groups:
+    """The groups of --as; says which of them no document of the index is for, as a typing error."""
+    from indexers.rights import read_rights
+    from rag.data.metadata import groups_of_person
+
+    groups = groups_of_person(stated)
+    unknown = groups - read_rights(Path(index))[0].named()
+    if unknown:
+        say(
+            f"no document of {index} is for {', '.join(sorted(unknown))}; `rag rights {index}` shows groups",
+            err=True,
+        )
+    return groups
 
 
 @with_options(without(OPENING, "effort"))
@@ -231,11 +246,10 @@ def mcp(
         host: Address to listen on, with --http.
         port: Port to listen on, with --http.
     """
-    from rag.data.metadata import groups_of_person
     from rag.integrations.mcp import create_mcp_server
     from rag.pipeline import Pipeline
 
-    groups = groups_of_person(as_groups or "")
+    groups = _groups_of(as_groups or "", index)
     with Pipeline.open(index, **opening) as pipeline:
         server = create_mcp_server(pipeline.for_groups(groups), top_k=top_k)
         if not http:

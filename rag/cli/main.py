@@ -5,6 +5,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
@@ -143,6 +144,10 @@ def main(arguments: list[str] | None = None) -> None:
     if not sys.stderr.isatty():
         # In a log file they are clutter.
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    for stream in (sys.stdout, sys.stderr):
+        # Answers may have letters that a terminal of an old encoding lacks.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     app: App | None = None
     try:
         app = make_app(words)

@@ -189,7 +189,7 @@ def _read_sentence_transformers(folder: Path, library: Mapping[str, Any]) -> Enc
     prefixes = _prefixes(library, prompts)
     similarity = _similarity(library)
     is_late = _MASK in kinds  # late interaction: several vectors per text
-    _refuse_unsupported(folder, transformer, configs, has_prefixes=any(prefixes.values()))
+    _refuse_unsupported(folder, transformer, configs)
     if not is_late and similarity not in ("", "cosine", "dot", "dot_score"):
         raise _unsupported(folder, f"compares vectors by {similarity!r}, expected cosine or dot")
     guesses = {} if any(prefixes.values()) else guess_prefixes(folder, prompts)
@@ -249,16 +249,12 @@ def write_modules(folder: Path, modules: Mapping[str, str], library: Mapping[str
 
 
 def _refuse_unsupported(
-    folder: Path,
-    transformer: Mapping[str, Any],
-    configs: Sequence[Mapping[str, Any]],
-    *,
-    has_prefixes: bool,
+    folder: Path, transformer: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]
 ) -> None:
     """Refuse what sentence-transformers does with texts and this program does not."""
     if "message" in (transformer.get("modality_config") or {}):
         raise _unsupported(folder, "puts every text into its chat template")
-    if has_prefixes and any(config.get("include_prompt") is False for config in configs):
+    if any(config.get("include_prompt") is False for config in configs):
         raise _unsupported(folder, "leaves prompts out of pooling")
 
 

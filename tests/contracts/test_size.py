@@ -26,7 +26,7 @@ TOKENS = {
     "rag/*.py": (15_700, 10_500),
     "rag/adaptation": (6_520, 5_550),
     "rag/bench": (14_960, 8_000),
-    "rag/cli": (11_030, 7_200),
+    "rag/cli": (11_130, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
     "rag/core": (5_550, 4_200),
     "rag/data": (58_140, 41_000),
@@ -49,7 +49,7 @@ TOKENS = {
     "retrievers": (49_240, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_900, 16_000),
-    "tests": (315_800, 200_000),
+    "tests": (315_940, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

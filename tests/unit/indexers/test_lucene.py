@@ -12,6 +12,7 @@ from indexers.passages import PassageStore
 from rag.core.errors import ArtifactError
 from rag.core.types import Passage
 from tests.support.messages import refusal
+from tests.support.processes import run_python, with_packages
 
 TEXTS = [
     ("Rivers", "the danube flows through vienna and budapest"),
@@ -90,6 +91,15 @@ def test_nothing_heavy_is_imported_and_nothing_printed(folder: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX"])
+def test_java_takes_any_path_in_every_locale(locale: str) -> None:
+    program = """
+from indexers.java import start_java
+print(start_java()("java.io.File")(chr(252)).toPath().toString() == chr(252))
+"""
+    assert run_python(program, env={**with_packages(), "LC_ALL": locale}) == "True\n"
 
 
 def test_a_relative_folder_is_that_of_the_working_directory_of_now(

@@ -303,3 +303,6 @@ def test_the_command_shows_and_changes_rights(tmp_path: Path) -> None:
     asked = ("ask", "word?", "--index", index, "--json", "--as")
     assert "own.md" not in run_command(*asked, "").output
     assert "own.md" in run_command(*asked, "y").output
+    told = f"no document of {index} is for yy; `rag rights {index}` shows groups"
+    for groups, is_told in (("y,yy", True), ("y", False), ("", False)):
+        assert (told in run_command(*asked, groups).output) == is_told, groups

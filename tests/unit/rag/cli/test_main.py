@@ -14,7 +14,14 @@ from rag.core.files import read_json
 from rag.data.examples import read_examples
 from rag.data.files.rows import write_json_lines
 from tests.commands import run_command, run_successfully
+from tests.support.processes import run_python, with_packages
 from tests.support.verifying import WordVerifier
+
+
+def test_letters_that_an_encoding_lacks_are_escaped() -> None:
+    program = "from rag.cli.main import main; main(['docs', 'asking'])"
+    told = run_python(program, env={**with_packages(), "PYTHONIOENCODING": "ascii"})
+    assert "\\u2026" in told
 
 
 @pytest.mark.parametrize(

@@ -83,10 +83,7 @@ UNSUPPORTED = {
     "attention pools": {"pooling": {"pooling_mode": "attention"}},
     "two poolings": {"pooling": {"pooling_mode": ["cls", "mean"]}},
     "no pooling": {"pooling": {"embedding_dimension": 4}},
-    "prompts that are not pooled": {
-        "pooling": {"include_prompt": False},
-        "own": {"prompts": {"query": "q: "}},
-    },
+    "prompts that are not pooled": {"pooling": {"include_prompt": False}},
     "other similarity": {"own": {"similarity_fn_name": "manhattan"}},
     "cut vectors": {"own": {"truncate_dim": 8}},
     "unknown module": {"kinds": ("Transformer", "WeightedLayerPooling", "Pooling")},
