@@ -49,7 +49,7 @@ TOKENS = {
     "retrievers": (49_240, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (30_900, 16_000),
-    "tests": (315_940, 200_000),
+    "tests": (315_800, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

@@ -310,44 +310,44 @@ def test_only_passages_that_are_new_are_encoded(tmp_path: Path, make_encoder: An
     assert (tmp_path / "i/manifest.json").stat().st_mtime_ns == before_s
 
 
-def test_what_cannot_be_updated_is_refused(tmp_path: Path, make_encoder: Any) -> None:
+def test_what_cannot_be_updated_is_refused(tmp_path: Path, encoder: Any, make_encoder: Any) -> None:
     documents = documents_of("one two three", "four five six", "seven eight nine")
     place = tmp_path / "i"
-    build(place, documents.values(), make_encoder(), SETTINGS)
+    build(place, documents.values(), encoder, SETTINGS)
     before = (place / "manifest.json").read_bytes()
     first = {"d0": documents["d0"]}
     with refusal(DataError):
-        update(place, first, make_encoder(), max_deleted_share=0.5)
+        update(place, first, encoder, max_deleted_share=0.5)
     with refusal(DataError):
-        update(place, {}, make_encoder())
+        update(place, {}, encoder)
     with refusal(DataError):
-        update_index(place, lambda stored: [stored[0], stored[0]], lambda identity: make_encoder())
+        update_index(place, lambda stored: [stored[0], stored[0]], lambda identity: encoder)
     with directory_lock(place), refusal(ResourceError):
-        update(place, first, make_encoder())
+        update(place, first, encoder)
     with refusal(IncompleteArtifactError):
-        update(tmp_path / "typo", first, make_encoder())
+        update(tmp_path / "typo", first, encoder)
     assert not (tmp_path / "typo").exists()
     other = make_encoder(name="other")
     with refusal(MismatchedArtifactError):
         update(place, documents_of("new"), other)
     assert (place / "manifest.json").read_bytes() == before
     with Index.open(place) as stale:
-        update(place, {id: documents[id] for id in ("d0", "d2")}, make_encoder())
+        update(place, {id: documents[id] for id in ("d0", "d2")}, encoder)
         with refusal(ResourceError):
-            write_index(place, None, encoder=make_encoder(), start_from=stale)
+            write_index(place, None, encoder=encoder, start_from=stale)
     with refusal(MismatchedArtifactError):
-        build(place, documents.values(), make_encoder(), SETTINGS)
+        build(place, documents.values(), encoder, SETTINGS)
     new = [Passage("x", "", "new")]
-    write(place, new, make_encoder(), SETTINGS, overwrite=True)
+    write(place, new, encoder, SETTINGS, overwrite=True)
     assert len(list(place.glob("data-*"))) == 1
 
 
 def test_a_link_that_leads_elsewhere_meanwhile_costs_no_index(
-    tmp_path: Path, make_encoder: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, encoder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = documents_of("one two three", "four five six")
     for name in ("old", "new"):
-        build(tmp_path / name, before.values(), make_encoder(), SETTINGS)
+        build(tmp_path / name, before.values(), encoder, SETTINGS)
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "old")
     write = index_writer.build_faiss
@@ -359,7 +359,7 @@ def test_a_link_that_leads_elsewhere_meanwhile_costs_no_index(
         return written
 
     monkeypatch.setattr(index_writer, "build_faiss", write_and_switch)
-    assert update(link, documents_of("one two three", "seven"), make_encoder()).replaced == 1
+    assert update(link, documents_of("one two three", "seven"), encoder).replaced == 1
     texts = {"old": ["one two three", "seven"], "new": ["one two three", "four five six"]}
     for name, expected in texts.items():
         with Index.open(tmp_path / name, verify="deep") as index:
@@ -390,11 +390,11 @@ def start_from(
         return write(place, passages, encoder, settings, start_from=start)
 
 
-def test_titles_are_compared_apart_from_texts(tmp_path: Path, make_encoder: Any) -> None:
+def test_titles_are_compared_apart_from_texts(tmp_path: Path, encoder: Any) -> None:
     old = [Passage("a", "ab", "c")]
-    write(tmp_path / "old", old, make_encoder(), SETTINGS)
+    write(tmp_path / "old", old, encoder, SETTINGS)
     two = [Passage("1", "a", "bc"), Passage("2", "ab", "c")]
-    assert start_from(tmp_path / "old", tmp_path / "new", two, make_encoder()).reused == 1
+    assert start_from(tmp_path / "old", tmp_path / "new", two, encoder).reused == 1
 
 
 def test_vectors_of_another_encoder_are_refused(tmp_path: Path, make_encoder: Any) -> None:
@@ -419,12 +419,12 @@ def _restated(encoder: Any, change: Callable[[Any], Any], factor: int = 1) -> An
     return encoder
 
 
-def test_what_cannot_be_taken_over_is_refused(tmp_path: Path, make_encoder: Any) -> None:
+def test_what_cannot_be_taken_over_is_refused(tmp_path: Path, encoder: Any) -> None:
     for settings in (BuildSettings(retriever="bm25"), SETTINGS.replaced(index_type="SQfp16")):
         old = tmp_path / settings.retriever
-        write(old, OLD, make_encoder() if settings.retriever != "bm25" else None, settings)
+        write(old, OLD, encoder if settings.retriever != "bm25" else None, settings)
         with refusal(ConfigError):
-            start_from(old, tmp_path / "new", OLD, make_encoder())
+            start_from(old, tmp_path / "new", OLD, encoder)
 
 
 @pytest.mark.parametrize("kind", ["flat", "hnsw"])

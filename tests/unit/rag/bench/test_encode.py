@@ -19,7 +19,5 @@ def test_it_times_all_beside_each_other(tiny, tmp_path):
     if "bf16" in precisions():
         expected = ["ours bf16", "ours fp32", "peer bf16", "peer fp32"]
     assert list(report.rows) == expected
-    for row in report.rows.values():
-        assert row["passages/s"] > 0
     assert report.rows["peer fp32"]["× peer fp32"].value == 1
     assert "at most 4 texts per batch and 24 tokens per text for all" in report.notes
