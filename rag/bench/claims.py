@@ -102,25 +102,25 @@ def _of_question(
         return None
     if answer in ("yes", "no"):
         claim = statement(question.text, answer, verbs)
-        return _record(claim, _LABELS[answer == "yes"], _shown(question, "", draw), draw)
+        return _record(claim, _LABELS[answer == "yes"], _evidence_of(question, "", draw), draw)
     other = _other_answer(question, answer, kinds, alike, draw)
     if not other:
         return None
-    said = draw.choice((answer, other)) if answer else other
-    claim = statement(question.text, said, verbs)
-    evidence = _shown(question, answer, draw)
+    phrase = draw.choice((answer, other)) if answer else other
+    claim = statement(question.text, phrase, verbs)
+    evidence = _evidence_of(question, answer, draw)
     if not answer:
         return _record(claim, "not_enough", evidence, draw)
-    shown = answer
+    true_answer = answer
     if exchanges:
         if draw.random() < _LACKING:
             return _record(claim, "not_enough", _without(evidence, answer, draw), draw)
         # A phrase in the place of another would make no sense, and a text must not contradict itself.
         is_whole = any(answer in text for text in evidence) and other not in " ".join(evidence)
         if kinds and is_whole and draw.random() < _EXCHANGED:
-            shown = other
+            true_answer = other
             evidence = [_exchanged(text, answer, other) for text in evidence]
-    return _record(claim, _LABELS[said == shown], evidence, draw)
+    return _record(claim, _LABELS[phrase == true_answer], evidence, draw)
 
 
 def _record(
@@ -142,8 +142,8 @@ def _kinds(text: str) -> Kinds:
     return frozenset(kind for kind, (start, end) in found if end - start > len(text) / 2)
 
 
-def _overlaps(one: str, other: str) -> bool:
-    words = set(re.findall(r"\w+", one.lower()))
+def _overlaps(phrase: str, other: str) -> bool:
+    words = set(re.findall(r"\w+", phrase.lower()))
     return bool(words & set(re.findall(r"\w+", other.lower())))
 
 
@@ -189,9 +189,9 @@ def _asked_kinds(question: str) -> Kinds:
     return frozenset()
 
 
-def _shown(question: Question, answer: str, draw: random.Random) -> list[str]:
+def _evidence_of(question: Question, answer: str, draw: random.Random) -> list[str]:
     """The gold passages, some of them cut to the sentences that matter."""
-    shown = []
+    texts = []
     for item in question.gold:
         text = item.passage.text
         if draw.random() < _SHORT:
@@ -199,19 +199,19 @@ def _shown(question: Question, answer: str, draw: random.Random) -> list[str]:
             wanted = [item.sentences[n].strip() for n in item.supporting if n in numbers]
             text = " ".join(wanted) or _around_answer(question, text, answer, draw)
         is_titled = len(question.gold) > 1 or draw.random() < _TITLED
-        shown.append(f"{item.passage.title}: {text}" if is_titled else text)
-    return shown
+        texts.append(f"{item.passage.title}: {text}" if is_titled else text)
+    return texts
 
 
 def _around_answer(question: Question, text: str, answer: str, draw: random.Random) -> str:
     """The sentence with the answer, or any where there is none, and perhaps its neighbours."""
     spans = sentence_spans(text)
     start = question.answer_starts[0] if question.answer_starts else text.find(answer)
-    place = draw.randrange(len(spans))
+    number = draw.randrange(len(spans))
     if answer and start >= 0:
-        place = max(number for number, span in enumerate(spans) if span[0] <= start)
-    first = max(0, place - draw.randint(0, _AROUND))
-    last = min(len(spans) - 1, place + draw.randint(0, _AROUND))
+        number = max(number for number, span in enumerate(spans) if span[0] <= start)
+    first = max(0, number - draw.randint(0, _AROUND))
+    last = min(len(spans) - 1, number + draw.randint(0, _AROUND))
     return text[spans[first][0] : spans[last][1]]
 
 

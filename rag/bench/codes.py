@@ -69,7 +69,7 @@ def run_codes_benchmark(
             results = open_retriever(index, kind).search(texts, 1)
             for question, hits in zip(questions, results, strict=True):
                 passages = [index.passages[hit.row] for hit in hits]
-                found = _words(" ".join(f"{each.title} {each.text}" for each in passages))
+                found = _words(" ".join(f"{passage.title} {passage.text}" for passage in passages))
                 is_first[kind].append(_words(question.record) <= found)
     by_bm25 = np.array(is_first["bm25"])
     title = f"right passage first, per cent of {len(questions)} questions"

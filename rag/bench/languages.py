@@ -117,13 +117,13 @@ def run_languages_benchmark(questions: Path, encoder: str | None = None) -> Repo
         pooled: dict[str, list[Float64]] = defaultdict(list)
         names = [name for _, translated in sorted(asked.items()) for name in translated]
         for language, translated in sorted(asked.items()):
-            own = [*translated.values()]
+            of_language = [*translated.values()]
             ranks = {
-                "own words": contexts.reciprocal_ranks(own, language),
-                "English words": contexts.reciprocal_ranks(own, ENGLISH),
+                "own words": contexts.reciprocal_ranks(of_language, language),
+                "English words": contexts.reciprocal_ranks(of_language, ENGLISH),
             }
             for kind in ("dense", "hybrid") if encoder else ():
-                ranks[kind] = contexts.reciprocal_ranks(own, language, kind)
+                ranks[kind] = contexts.reciprocal_ranks(of_language, language, kind)
             report.rows[language] = _row(ranks)
             for system, values in ranks.items():
                 pooled[system].append(values)
@@ -140,13 +140,13 @@ def _row(ranks: Mapping[str, Float64], names: Sequence[str] = ()) -> dict[str, F
             since a question that is hard in one language is hard in the others. Default: all differ.
     """
     row: dict[str, Figure] = {}
-    own = ranks.get("own words")
+    baseline = ranks.get("own words")
     for system, values in ranks.items():
         row["questions"] = str(len(values))
         row[system] = _interval(values, names) if names else bootstrap(values).times(100)
-        if own is not None and own is not values:
-            difference = compare_paired(values, own).difference.times(100)
-            row[f"over {system}"] = _interval(own - values, names) if names else difference
+        if baseline is not None and baseline is not values:
+            difference = compare_paired(values, baseline).difference.times(100)
+            row[f"over {system}"] = _interval(baseline - values, names) if names else difference
     return row
 
 

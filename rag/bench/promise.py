@@ -63,13 +63,13 @@ def run_promise_benchmark(
         ConfigError: a set has too few questions, or questions stand beside claims.
     """
     evaluations = load_evaluations(results)
-    are_claims = {each.metrics.get("profile") == "claims" for each in evaluations}
+    are_claims = {evaluation.metrics.get("profile") == "claims" for evaluation in evaluations}
     if len(are_claims) > 1:
         raise ConfigError(
             "some results are of claims, others of questions", hint="measure each alone"
         )
     [is_claims] = are_claims
-    sets = {each.name: _read(each) for each in evaluations}
+    sets = {evaluation.name: _read(evaluation) for evaluation in evaluations}
     report = Report(f"promised error rates, {splits} random splits of each set")
     first = next(iter(sets))
     for rate in max_error:

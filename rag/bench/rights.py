@@ -60,14 +60,14 @@ def _draw_rights(index: Path) -> None:
     from indexers.rights import Rights, change_rights
 
     draw = np.random.default_rng(0)
-    stated = {}
+    groups_of = {}
     with Index.open(index) as opened:
         for document in opened.documents:
-            place = draw.random()
-            groups = [f"{share:.0%}" for share in _SHARES if place < share]
+            position = draw.random()
+            groups = [f"{share:.0%}" for share in _SHARES if position < share]
             # In no group a document would be everybody's.
-            stated[document.id] = [*groups, "nobody"]
-    change_rights(index, lambda _: Rights().stating(stated))
+            groups_of[document.id] = [*groups, "nobody"]
+    change_rights(index, lambda _: Rights().stating(groups_of))
 
 
 def _compare(pipeline: Pipeline, asked: Sequence[str]) -> Report:

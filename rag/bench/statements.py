@@ -184,9 +184,9 @@ def _split_at_verb(rest: str, verbs: frozenset[str]) -> tuple[str, str, str]:
     verb.
     """
     words = rest.split()
-    for place in range(1, len(words)):
-        before = words[place - 1].lower()
-        if words[place] in verbs and before not in ("the", "a", "an", "of", "to", "and"):
-            more = "".join(f" {word}" for word in words[place + 1 :])
-            return " ".join(words[:place]), words[place], more
+    for number in range(1, len(words)):
+        before = words[number - 1].lower()
+        if words[number] in verbs and before not in ("the", "a", "an", "of", "to", "and"):
+            more = "".join(f" {word}" for word in words[number + 1 :])
+            return " ".join(words[:number]), words[number], more
     return rest, "", ""

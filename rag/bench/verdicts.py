@@ -68,7 +68,7 @@ def figures(claims: Sequence[Claim], probabilities: Probabilities) -> list[str]:
         label, confidence = likeliest(shares, choices[set_of(claim)])
         predicted.append(label)
         confidences.append(confidence)
-    right = [float(one == other) for one, other in zip(labels, predicted, strict=True)]
+    right = [float(label == guess) for label, guess in zip(labels, predicted, strict=True)]
     calibration = measure_calibration(confidences, right)
     assert calibration is not None, "there are claims"
     return [

@@ -162,16 +162,16 @@ def _read_qrels(path: Path) -> Grades:
         try:
             row = dict(zip(columns, cells, strict=True))
             grade = int(row["score"].removesuffix(".0"))
-            stated = grades.setdefault(row["query-id"], {}).setdefault(row["corpus-id"], grade)
+            first_grade = grades.setdefault(row["query-id"], {}).setdefault(row["corpus-id"], grade)
         except (KeyError, ValueError) as error:
             raise DataError(
                 f"{record.location}: {line!r:.50}, expected the columns {', '.join(columns)}, the last a "
                 "whole number",
                 hint="give TREC's four columns, or BEIR's three below a line query-id, corpus-id, score",
             ) from error
-        if stated != grade:
+        if first_grade != grade:
             raise DataError(
-                f"{record.location}: {line!r:.50} judges a passage again, with another grade than {stated}",
+                f"{record.location}: {line!r:.50} judges a passage again, with another grade than {first_grade}",
                 hint="keep the judgement that is right; trec_eval refuses such a file, too",
             )
     return grades
@@ -206,17 +206,17 @@ def draw_sample(questions: Iterable[Drawn], count: int, seed: int) -> list[Drawn
 
 def _questions(records: Iterable[PlacedRecord], path: str) -> Iterator[Question]:
     """Questions of records, and of the articles of SQuAD among them; their ids are unique."""
-    places: dict[str, str] = {}
-    for place, number, record in _without_articles(records, path):
-        question = _question(record, f"q{number}", place)
-        if question.id in places:
+    locations: dict[str, str] = {}
+    for location, number, record in _without_articles(records, path):
+        question = _question(record, f"q{number}", location)
+        if question.id in locations:
             raise DataError(
-                f"{place}: the question id {question.id!r} was used before, at {places[question.id]}",
+                f"{location}: the question id {question.id!r} was used before, at {locations[question.id]}",
                 hint="make the ids unique, or leave them out",
             )
-        places[question.id] = place
+        locations[question.id] = location
         yield question
-    if not places:
+    if not locations:
         raise DataError(f"{path}: no questions in it")
 
 
@@ -236,16 +236,16 @@ def _without_articles(records: Iterable[PlacedRecord], path: str) -> Iterator[Pl
             evidence["gold_passage_ids"] = [paragraph["id"]]
             for question in paragraph["qas"]:
                 count += 1
-                place = f"{path}: question {count}"
+                location = f"{path}: question {count}"
                 if not isinstance(paragraph["context"], str) or not isinstance(question, Mapping):
-                    raise DataError(f"{place}: no context, or no object")
-                yield PlacedRecord(place, count, {**question, **evidence})
+                    raise DataError(f"{location}: no context, or no object")
+                yield PlacedRecord(location, count, {**question, **evidence})
 
 
-def _question(record: object, fallback_id: str, place: str) -> Question:
+def _question(record: object, fallback_id: str, location: str) -> Question:
     try:
         return question_of(record, fallback_id)
     except ValueError as error:
-        raise DataError(f"{place}: {error}") from error
+        raise DataError(f"{location}: {error}") from error
     except (TypeError, LookupError, AttributeError) as error:
-        raise DataError(f"{place}: a field has another shape than expected ({error})") from error
+        raise DataError(f"{location}: a field has another shape than expected ({error})") from error

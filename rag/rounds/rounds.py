@@ -110,8 +110,8 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[Round]:
                 searched = trained
                 measured = trained
             figures = _measure(index, held_out, folder / "evaluation", measured)
-            stated = {"searched": measured, **facts}
-            rows.append({"round": number, "figures": figures, "facts": stated})
+            round_facts = {"searched": measured, **facts}
+            rows.append({"round": number, "figures": figures, "facts": round_facts})
             _write_rows(config.out, rows)
     return rows
 

@@ -57,8 +57,8 @@ def train(
         method = recipe(world)
         if world.is_main:
             world.barrier()
-        stated = "".join(f"; {name}: {value}" for name, value in method.facts.items())
-        log.info("%d batches%s", len(method.batches), stated)
+        facts = "".join(f"; {name}: {value}" for name, value in method.facts.items())
+        log.info("%d batches%s", len(method.batches), facts)
         if config.max_batches is not None and len(method.batches) < config.max_batches:
             log.info("epochs=%g ends the run before max_steps=%d", config.epochs, config.max_steps)
         if method.evaluate is None and config.select_by != "last":

@@ -247,10 +247,10 @@ class RetrieverBatches(EpochBatches):
         lists = self.data.rows_of(numbers, "hard_negative")
         is_mined = np.zeros(len(numbers), bool)
         if self._mined is not None:
-            for place, rows in enumerate(self._mined[0][numbers]):
+            for number, rows in enumerate(self._mined[0][numbers]):
                 if rows.max(initial=-1) >= 0:
-                    lists[place] = rows[rows >= 0].astype(np.int64)
-                    is_mined[place] = True
+                    lists[number] = rows[rows >= 0].astype(np.int64)
+                    is_mined[number] = True
         owners, drawn = _draw(lists, self.hard_negatives, draw)
         of_mined = is_mined[owners]
         passages = np.empty(len(drawn), object)

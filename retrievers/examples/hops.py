@@ -73,7 +73,7 @@ def hop_examples(
         yielded = True
         step = -(-len(orders) // _MOST_ORDERS)
         for number, order in enumerate(orders[::step]):
-            path = [golds[place] for place in order]
+            path = [golds[position] for position in order]
             yield from _examples_of_path(question, number, path, others)
     for reason, count in sorted(left_out.items()):
         get_logger(__name__).warning("left out: %s: %d", reason, count)

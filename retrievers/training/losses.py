@@ -100,12 +100,12 @@ def kl_loss(scores: Tensor, batch: RetrieverBatch, *, target_temperature: float 
         >>> round(float(kl_loss(torch.tensor([[0.0, 3.0]]), batch)), 4)
         0.0
     """
-    targets, listed = _targets(batch)
+    targets, is_listed = _targets(batch)
 
     empty = torch.finfo(scores.dtype).min  # not -inf: 0 · inf has no gradient
-    aims = (targets / target_temperature).masked_fill(~listed, empty).log_softmax(1)
-    predicted = scores.masked_fill(~listed, empty).log_softmax(1)
-    terms = (aims.exp() * (aims - predicted)).masked_fill(~listed, 0.0)
+    aims = (targets / target_temperature).masked_fill(~is_listed, empty).log_softmax(1)
+    predicted = scores.masked_fill(~is_listed, empty).log_softmax(1)
+    terms = (aims.exp() * (aims - predicted)).masked_fill(~is_listed, 0.0)
     return terms.sum() / len(scores)
 
 
@@ -127,13 +127,13 @@ def margin_loss(
         >>> float(margin_loss(torch.tensor([[1.0, 5.0]]), batch))
         4.5
     """
-    targets, listed = _targets(batch)
+    targets, is_listed = _targets(batch)
     targets = targets / target_temperature
     better = targets[:, :, None] - targets[:, None, :]  # (B, K, K)
-    is_pair = (better > 0) & listed[:, :, None] & listed[:, None, :]
+    is_pair = (better > 0) & is_listed[:, :, None] & is_listed[:, None, :]
     rows, first, second = is_pair.nonzero(as_tuple=True)
     if not len(rows):
-        return scores[listed].sum() * 0.0
+        return scores[is_listed].sum() * 0.0
     return (better[rows, first, second] + scores[rows, second] - scores[rows, first]).relu().mean()
 
 
