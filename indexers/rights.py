@@ -78,9 +78,8 @@ class Rights(BaseModel):
 
     def over(self, other: Rights) -> Rights:
         """These rights, and those of another index where these say nothing."""
-        return Rights(
-            stated={**other.stated, **self.stated}, folders={**other.folders, **self.folders}
-        )
+        others = {id: names for id, names in other.stated.items() if id not in self.folders}
+        return Rights(stated={**others, **self.stated}, folders={**other.folders, **self.folders})
 
 
 def rights_version(index: Path) -> str:

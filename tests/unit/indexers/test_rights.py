@@ -10,7 +10,7 @@ import pytest
 import rag
 from indexers.index import Index
 from indexers.index_writer import write_index
-from indexers.rights import RightsError, change_rights, read_rights, rights_version
+from indexers.rights import Rights, RightsError, change_rights, read_rights, rights_version
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Groups, Passage
@@ -126,6 +126,12 @@ def test_columns_and_metadata_name_groups(tmp_path: Path) -> None:
     rag.index(tmp_path / "rows.jsonl", tmp_path / "index", retriever="bm25", metadata=["year"])
     stated = {"a": ("hr",), "b": ("board", "hr"), "c": ("board",)}
     assert read_rights(tmp_path / "index")[0].stated == stated
+
+
+def test_rights_that_are_taken_over_open_nothing() -> None:
+    present = Rights(stated={"a": ("hr",)}, folders={"b": ("board",)})
+    merged = present.over(Rights(stated={"a": None, "b": None, "c": ("it",)}))
+    assert list(map(merged.of, "abcd")) == [("hr",), ("board",), ("it",), None]
 
 
 def test_what_is_made_of_a_pipeline_for_a_person_is_for_that_person(tmp_path: Path) -> None:
