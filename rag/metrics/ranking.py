@@ -105,8 +105,9 @@ def trec_measures(
             # Scores fall with the rank: trec_eval orders by them, and ties in its own way.
             ranking = rankings.get(question, ())
             run[question] = {passage: -float(rank) for rank, passage in enumerate(ranking)}
-    names = {ir.parse_measure(name): name for name in measures}
-    values = {name: dict.fromkeys(judged, 0.0) for name in measures}
-    for metric in ir.iter_calc([*names], judged, run):
-        values[names[metric.measure]][metric.query_id] = float(metric.value)
-    return values
+    # Two names may mean one measure, as RR and MRR do.
+    parsed = {name: ir.parse_measure(name) for name in measures}
+    values = {measure: dict.fromkeys(judged, 0.0) for measure in parsed.values()}
+    for metric in ir.iter_calc([*values], judged, run):
+        values[metric.measure][metric.query_id] = float(metric.value)
+    return {name: values[measure] for name, measure in parsed.items()}

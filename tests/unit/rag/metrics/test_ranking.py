@@ -47,6 +47,11 @@ def test_questions_without_ranking_score_zero_and_without_gold_are_left_out() ->
     assert values == {"RR": {"q1": 1.0, "q2": 0.0}}
 
 
+def test_two_names_of_a_measure_have_equal_values() -> None:
+    values = trec_measures({"q": ["a", "b"]}, {"q": {"b": 1}}, ["RR", "MRR"])
+    assert values == {"RR": {"q": 0.5}, "MRR": {"q": 0.5}}
+
+
 @given(
     st.lists(st.one_of(st.none(), st.integers(1, 12)), max_size=8),
     st.sets(st.integers(1, 8), min_size=1),
