@@ -17,7 +17,7 @@ from rag.data.questions import question_files, questions_digest
 _WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("dev", "devel", "valid", "validation", "val"), "dev"),
-    **dict.fromkeys(("test", "eval", "heldout", "blind", "sealed"), "test"),
+    **dict.fromkeys(("test", "tests", "testing", "eval", "heldout", "blind", "sealed"), "test"),
 }
 
 

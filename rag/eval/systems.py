@@ -3,7 +3,7 @@ another program wrote.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -251,21 +251,25 @@ def _run_rows(path: Path) -> Iterator[tuple[str, str, float]]:
         ValueError: a line has other columns, or whole numbers in the third column are no ranks.
     """
     ranks = defaultdict[str, list[int]](list)
+    n_lines = Counter[str]()
     for record in read_rows(str(path), format="text"):
         cells = refuse_bad(record)["question"].split()
         if len(cells) == 6:
             yield cells[0], cells[2], float(cells[4])
-        elif len(cells) != 3:
+            continue
+        if len(cells) != 3:
             raise ValueError(f"{record.location}: {len(cells)} columns")
-        elif cells[2].isdecimal():
+        n_lines[cells[0]] += 1
+        if cells[2].isdecimal():
             ranks[cells[0]].append(int(cells[2]))
             yield cells[0], cells[1], -float(cells[2])
         else:
             yield cells[0], cells[1], float(cells[2])
     for question_id, found in ranks.items():
-        if sorted(found) != list(range(1, len(found) + 1)):
+        # A whole number among scores would be taken for a rank.
+        if sorted(found) != list(range(1, n_lines[question_id] + 1)):
             raise ValueError(
-                f"the whole numbers of question {question_id} are not the ranks 1, 2, …"
+                f"the whole numbers of question {question_id} are not its ranks 1, 2, …"
             )
 
 

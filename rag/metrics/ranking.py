@@ -68,8 +68,8 @@ def average_rank(
         for row, positive_rows in enumerate(positives[start : start + _QUESTIONS]):
             others = np.delete(scores[row], list(positive_rows))
             gold = scores[row, positive_rows[0]]
-            equal = np.count_nonzero(others == gold)
-            total += len(others) - np.count_nonzero(others < gold) - equal + equal / 2
+            total += len(others) - np.count_nonzero(others < gold)
+            total -= np.count_nonzero(others == gold) / 2
     return float(total) / max(1, len(questions))
 
 

@@ -165,6 +165,7 @@ BAD_RUNS = {
     "two runs": "1 Q0 a 1 2.0 x\n1 Q0 a 1 9.0 other\n",
     "score that is no number": "1 Q0 a 1 2.0 x\n1 Q0 b 1 nan x\n",
     "whole numbers that are no ranks": "1 b 90\n1 a 80\n",
+    "a score without decimals": "1 b 1.5\n1 a 1\n1 c 0.5\n",
     "ranks that begin with 2": "1 b 2\n1 a 1\n2 a 2\n",
     "four columns": "1 a 3 x\n",
 }
