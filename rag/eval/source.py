@@ -25,7 +25,7 @@ def guess_split(name: str | Path) -> str | None:
     """The split in a file or data-set name, or None; the last such word of the file name counts.
 
     Example:
-        >>> [guess_split(name) for name in ("data/nq-test.qa.csv", "dev-v1.1.json.gz", "questions.jsonl")]
+        >>> [guess_split(name) for name in ("data/nq-tests.qa.csv", "dev-v1.1.json.gz", "questions.jsonl")]
         ['test', 'dev', None]
     """
     words = re.findall(r"[a-z]+", Path(name).name.lower())

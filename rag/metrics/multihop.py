@@ -79,7 +79,7 @@ def path_scores(
 
 
 def score_hotpot(
-    answer: str | None, facts: Iterable[Fact] | None, gold: str, gold_facts: Iterable[Fact] = ()
+    answer: str | None, facts: Iterable[Fact] | None, gold: str, gold_facts: Iterable[Fact]
 ) -> dict[str, float]:
     """The twelve official figures of one question: em, f1, prec and recall, plain and with sp_ and
     joint_.
@@ -115,10 +115,9 @@ def score_hotpot(
         values["sp_prec"] = shared / max(1, len(predicted))
         values["sp_recall"] = shared / max(1, len(expected))
         values["sp_f1"] = _harmonic_mean(values["sp_prec"], values["sp_recall"])
-    if answer is not None and facts is not None:
-        for name in ("em", "prec", "recall"):
-            values[f"joint_{name}"] = values[name] * values[f"sp_{name}"]
-        values["joint_f1"] = _harmonic_mean(values["joint_prec"], values["joint_recall"])
+    for name in ("em", "prec", "recall"):
+        values[f"joint_{name}"] = values[name] * values[f"sp_{name}"]
+    values["joint_f1"] = _harmonic_mean(values["joint_prec"], values["joint_recall"])
     return values
 
 

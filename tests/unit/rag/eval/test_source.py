@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
-from rag.eval.source import QuestionSource, guess_split
+from rag.eval.source import QuestionSource
 
 
 def test_source_of_a_file(tmp_path: Path) -> None:
@@ -15,8 +13,3 @@ def test_source_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "squad").mkdir()
     path = path.rename(tmp_path / "squad" / "dev-v1.1-a.json.gz")
     assert QuestionSource.of_file(path).name == "squad/dev-v1.1-a"
-
-
-@pytest.mark.parametrize("name", ["nq-test.jsonl", "tests.jsonl", "NQ_Testing.csv"])
-def test_names_of_test_sets(name: str) -> None:
-    assert guess_split(name) == "test"
