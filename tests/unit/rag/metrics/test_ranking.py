@@ -45,7 +45,7 @@ def test_equal_to_trec_eval_for_a_ranking_in_its_order(scores: dict, qrels: dict
 def test_questions_without_ranking_score_zero_and_without_gold_are_left_out() -> None:
     names = ["RR", "MRR"]
     values = trec_measures({"q1": ["a"]}, {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 0}}, names)
-    assert values == dict.fromkeys(names, {"q1": 1.0, "q2": 0.0})
+    assert values == {name: {"q1": 1.0, "q2": 0.0} for name in names}
 
 
 @given(
