@@ -14,14 +14,14 @@ from pydantic import BaseModel, BeforeValidator, Field, Strict, ValidationError
 from serve.chat import MODEL, shelf_of
 from serve.engine import Job
 from serve.errors import describe
-from serve.routes import BODY_ALONE, TEXT, AppEngine, LongText, ShelfNames, Text
+from serve.routes import TEXT, AppEngine, LongText, ShelfNames, Text
 from serve.shelves import Scope
 
 MAX_QUERIES = 4096  # a training step asks for all of its rollouts at once
 MAX_DOCUMENTS = 1000
 _TOP_K = 3  # of Search-R1's server
 
-router = APIRouter(dependencies=BODY_ALONE, tags=["agents"])
+router = APIRouter(tags=["agents"])
 
 
 class SearchRequest(BaseModel):

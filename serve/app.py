@@ -22,7 +22,7 @@ from serve.engine import Engine
 from serve.errors import ErrorOut, add_error_handlers
 from serve.identity import Person
 from serve.middleware import Gate
-from serve.routes import operation, router
+from serve.routes import check_query, operation, router
 from serve.settings import ServeSettings
 from serve.shelves import OpenPipeline, open_pipeline
 
@@ -93,18 +93,19 @@ def create_app(
         servers=[{"url": "./"}],  # beside this description, also behind a proxy
         responses={"default": {"model": ErrorOut, "description": "An error; its code says which"}},
         lifespan=lifespan,
+        dependencies=[Depends(check_query)],
         middleware=[Middleware(Gate, settings=settings, metrics=engine.metrics, routes=api_routes)],
     )
     app.state.engine = engine
     app.include_router(operation)
     for part in _LOCKED:
         app.include_router(part, dependencies=keys)
-    app.router.routes.extend(_page_routes(settings))
+    app.router.routes.extend(_page_routes())
     add_error_handlers(app, engine.metrics.rejected)
     return app
 
 
-def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
+def _page_routes() -> list[BaseRoute]:
     """Routes of the page, of the API's description, their files, and the settings that the page
     shows.
     """
@@ -116,12 +117,10 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
         engine: Engine = request.app.state.engine
         return JSONResponse(await _shown(engine, request.state.person))
 
-    routes: list[BaseRoute] = []
-    for path, answer in {**dict.fromkeys(_PAGES, page), "/page.json": page_settings}.items():
-        routes.append(Route(path, answer, methods=["GET"], include_in_schema=False))
+    pages = [Route(path, page) for path in _PAGES]
     # Swagger UI without its content delivery network.
     static = StaticFiles(directory=_WEB, packages=[("fastapi_offline", "static")])
-    return [*routes, Mount("/static", static)]
+    return [*pages, Route("/page.json", page_settings), Mount("/static", static)]
 
 
 async def _shown(engine: Engine, person: Person) -> dict[str, object]:
@@ -138,7 +137,7 @@ async def _shown(engine: Engine, person: Person) -> dict[str, object]:
         n_passages = sum(shelf.n_passages for shelf in shelves)
         names = [shelf.name for shelf in shelves if person.name]
         return {**state, "n_passages": n_passages, "shelves": names}
-    state["read_only"] = shelves[0].read_only()
+    state["read_only"] = await shelves[0].read_only()
     if shelves[0].pipeline is not None:
         readable = shelves[0].pipeline.for_groups(person.groups)
         state["n_passages"] = await asyncio.to_thread(lambda: readable.n_passages)

@@ -28,7 +28,7 @@ from rag.data.filters import parse_filter
 from rag.data.text import simple_tokenize
 from rag.policies import GREETING
 from serve.engine import Engine, Job
-from serve.errors import ApiError, error_body, invalid_request, refused
+from serve.errors import ApiError, error_body, invalid_request, refused, timed_out
 from serve.responses import (
     Choice,
     Completion,
@@ -60,11 +60,11 @@ _UNSUPPORTED = (
 )
 _NEUTRAL: tuple[object, ...] = (None, False, "none", "auto", [], {}, {"type": "text"})
 
-router = APIRouter()
+router = APIRouter(tags=["chat"])
 
 
 class TextPart(BaseModel):
-    """A part of a message; parts that are not text are ignored."""
+    """A part of a message; the question has to be text, other parts of earlier messages are ignored."""
 
     type: str
     text: str = ""
@@ -143,14 +143,14 @@ class EmbeddingsRequest(BaseModel):
         return [value] if isinstance(value, str) else value
 
 
-@router.get("/v1/models", tags=["chat"])
+@router.get("/v1/models")
 async def models(engine: AppEngine) -> ModelsOut:
     """The index as a model; of several shelves all together, and each."""
     names = [MODEL, *(f"{MODEL}/{shelf.name}" for shelf in engine.shelves if shelf.name)]
     return ModelsOut(data=[_model(name, engine) for name in names])
 
 
-@router.get("/v1/models/{model:path}", tags=["chat"])
+@router.get("/v1/models/{model:path}")
 async def model(model: str, engine: AppEngine) -> ModelOut:
     """The model of this name."""
     shelf_of(model, engine)
@@ -176,7 +176,6 @@ def _model(name: str, engine: Engine) -> ModelOut:
 
 @router.post(
     "/v1/chat/completions",
-    tags=["chat"],
     response_model=Completion,
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
 )
@@ -212,7 +211,7 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
         (result,) = await engine.run(request, job, [message])
         return _respond(reply, reply.answered(result))
     speech = _Speech(engine, request, job, message)
-    first = await speech.pieces.get()
+    first = await speech.next()
     if first is None:
         # An error before the first word is the status of the response.
         await speech.results
@@ -223,20 +222,32 @@ class _Speech:
     """The words of an answer as they come, and then the answer.
 
     Attributes:
-        pieces: the words; None once the answer is there, or has failed.
         results: the answer alone, see `Engine.run`.
     """
 
     def __init__(self, engine: Engine, request: Request, job: Job, question: str) -> None:
         loop = asyncio.get_running_loop()
-        self.pieces = asyncio.Queue[str | None]()
+        self._limit_s = engine.settings.timeout_s
+        self._pieces = asyncio.Queue[str | None]()
 
         def on_text(text: str) -> None:
-            loop.call_soon_threadsafe(self.pieces.put_nowait, text)
+            loop.call_soon_threadsafe(self._pieces.put_nowait, text)
 
         spoken = replace(job, on_text=on_text)
         self.results = asyncio.create_task(engine.run(request, spoken, [question]))
-        self.results.add_done_callback(lambda _: self.pieces.put_nowait(None))
+        self.results.add_done_callback(lambda _: self._pieces.put_nowait(None))
+
+    async def next(self) -> str | None:
+        """The next words; None once the answer is there, or has failed.
+
+        Raises:
+            ApiError: 504: they do not come in time, and are not waited for any more.
+        """
+        try:
+            return await asyncio.wait_for(self._pieces.get(), self._limit_s)
+        except TimeoutError:
+            self.results.cancel()
+            raise timed_out(self._limit_s) from None
 
 
 class _ReplyMaker:
@@ -328,7 +339,7 @@ async def _spoken(
             inert = _without_links(before + piece)[len(before) :]
             spoken += inert
             yield inert
-            piece = await speech.pieces.get()
+            piece = await speech.next()
         (result,) = await speech.results
         completion = reply.answered(result, spoken)
         # What was sent may end with white space, which the reply lacks.
@@ -380,6 +391,10 @@ def _last_questions(messages: list[ChatMessage]) -> tuple[str, str]:
         raise invalid_request("there is no message of the user", "end with the question")
     *earlier, last = of_user
     question = messages[last].text
+    for part in messages[last].content or ():
+        if isinstance(part, TextPart) and part.type != "text":
+            message = f"a part of the question has the type {part.type[:40]!r}, expected 'text'"
+            raise invalid_request(message, "images, sound and files are not read; leave them out")
     if not earlier:
         return question, ""
     previous = _cleaned(messages[earlier[-1]].text).strip()
@@ -532,7 +547,7 @@ def _count(texts: Iterable[str]) -> int:
     return sum(len(simple_tokenize(text)) for text in texts)
 
 
-@router.post("/v1/embeddings", tags=["chat"], response_model=EmbeddingsOut)
+@router.post("/v1/embeddings", response_model=EmbeddingsOut)
 async def embeddings(body: EmbeddingsRequest, request: Request, engine: AppEngine) -> Response:
     """The vectors that the index's encoder makes; their inner product with those of passages is the
     score.

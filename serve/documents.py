@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path, PurePath
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
@@ -24,7 +25,7 @@ from pydantic import (
     ValidationError,
     field_validator,
 )
-from starlette.datastructures import UploadFile
+from starlette.datastructures import Headers, UploadFile
 from starlette.responses import (
     FileResponse,
     JSONResponse,
@@ -33,6 +34,8 @@ from starlette.responses import (
     Response,
 )
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
+from starlette.types import Message, Receive, Send
+from starlette.types import Scope as ASGIScope
 
 from indexers.documents import DocumentEntry
 from rag.core.types import Passage
@@ -51,11 +54,10 @@ from serve.shelves import Scope, Shelf
 from serve.uploads import WAIT_S, Change, Version
 
 Body = TypeVar("Body")
-router = APIRouter()
+router = APIRouter(tags=["documents"])
 _MOST_LISTED = 1000
 _MOST_METADATA = 10_000  # characters as JSON: they are stored with every passage
 
-_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
 _TEXTS = ("markdown", "rst", "asciidoc", "org", "latex", "text", "csv", "code", "ipynb")
 # Media types of what a browser shows; all else is downloaded.
 _SHOWN = {
@@ -133,6 +135,25 @@ async def _scope(request: Request, engine: AppEngine, shelf: ShelfName = None) -
     return engine.scope(request, shelf)
 
 
+class _File(FileResponse):
+    """A file; a range that it does not have is an error in the server's shape."""
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        """Answer one ASGI request."""
+
+        async def send_file(message: Message) -> None:
+            if message.get("status") in (400, 416):
+                asked = Headers(scope=scope)["range"][:100]
+                size = self.headers["content-length"]
+                text = f"the file has no range {asked!r}"
+                hint = f"bytes=FIRST-LAST names a part of its {size} bytes"
+                headers = {"Content-Range": f"bytes */{size}"}
+                raise ApiError(416, "range_not_satisfiable", text, hint, headers)
+            await send(message)
+
+        await super().__call__(scope, receive, send_file)
+
+
 ReadScope = Annotated[Scope, Depends(_scope)]
 
 
@@ -145,14 +166,15 @@ async def _edited(request: Request, engine: AppEngine, scope: ReadScope) -> Shel
     shelf = engine.shelf(scope)
     editors = engine.settings.editors
     if editors is None:
-        hides = await engine.read(replace(scope, groups=frozenset()), _hides)
+        everybody = await engine.read(replace(scope, groups=frozenset()), attrgetter("readable"))
+        hides = everybody is not None
         is_editor = not hides and not engine.settings.knows_groups
     else:
         is_editor = editors in request.state.person.groups
     if not is_editor:
         message = "only people of the group RAG_SERVE_EDITORS may change documents here"
         raise ApiError(403, "no_editor", message, hint="nothing was changed")
-    reason = shelf.read_only()
+    reason = await shelf.read_only()
     if reason:
         message = f"the index cannot be changed: {reason}"
         raise ApiError(409, "index_read_only", message, hint="nothing was changed")
@@ -184,13 +206,8 @@ async def _found(shelf: Shelf, id: str, wait_s: float) -> Version:
     return version
 
 
-def _hides(pipeline: Pipeline) -> bool:
-    return pipeline.readable is not None
-
-
 @router.post(
     "/v1/documents",
-    tags=["documents"],
     status_code=202,
     response_model=Accepted,
     responses={200: {"model": DocumentsOut, "description": _WAITED}},
@@ -259,7 +276,7 @@ def _accepted(request: Request, shelf: Shelf, version: Version, **reply: Any) ->
     return _body(accepted, 202, {"Location": base_url_of(request) + address.removeprefix("/")})
 
 
-@router.get("/v1/versions/{id}", tags=["documents"], response_model_exclude_defaults=True)
+@router.get("/v1/versions/{id}", response_model_exclude_defaults=True)
 async def version(
     id: str, edited: EditedShelf, wait_s: Annotated[float, Query(ge=0, le=60)] = 0.0
 ) -> Version:
@@ -333,7 +350,7 @@ def validated(validate: Callable[[Any], Body], value: Any) -> Body:
         raise invalid_request(describe(first), hint) from None
 
 
-@router.get("/v1/documents", tags=["documents"], response_model_exclude_unset=True)
+@router.get("/v1/documents", response_model_exclude_unset=True)
 async def listing(
     engine: AppEngine,
     scope: ReadScope,
@@ -375,7 +392,6 @@ def _page(
 
 @router.delete(
     "/v1/documents/{document_id:path}",
-    tags=["documents"],
     status_code=202,
     response_model=Accepted,
     responses={200: {"model": DeletedOut, "description": _WAITED}},
@@ -399,22 +415,22 @@ async def delete(
 
 @router.get(
     "/v1/files/{path:path}",
-    tags=["documents"],
     response_class=FileResponse,
     responses={
         200: {"content": _ANY_FILE},
         206: {"content": _ANY_FILE, "description": "The part that the header Range names"},
         303: {"description": "To the page of a PDF"},
         304: {"description": "The file is still what `If-None-Match` names"},
-        416: {"description": "The file has no such part"},
     },
 )
-async def file(path: str, request: Request, engine: AppEngine, page: str = "") -> Response:
+async def file(
+    path: str, request: Request, engine: AppEngine, page: str = "", number: int | None = None
+) -> Response:
     """The file that a passage's location names, where the server has its folder.
 
     PDF, HTML and text are shown by a browser, HTML without its scripts; other files are downloaded.
-    `page` is the label of a page of a PDF: the answer redirects to it. Of a document that was sent,
-    the text is shown.
+    `page` is the label of a page of a PDF: the answer redirects to it, and tells scripts its
+    `number`. Of a document that was sent, the text is shown.
     """
     folder = engine.settings.files
     if folder is None:
@@ -425,7 +441,7 @@ async def file(path: str, request: Request, engine: AppEngine, page: str = "") -
     if passages:
         engine.audit(request, scope, [passage.id for passage in passages])
     if is_sent:
-        return PlainTextResponse(_text_of(passages), headers=_HEADERS)
+        return PlainTextResponse(_text_of(passages))
     file = await asyncio.to_thread(_inside, folder, path) if passages else None
     if file is None:
         hint = "it is gone, or was not indexed"
@@ -437,17 +453,17 @@ async def file(path: str, request: Request, engine: AppEngine, page: str = "") -
         # sees the number in the query, and no fragment.
         address = f"./{quote(PurePath(path).name)}?number={number}#page={number}"
         return RedirectResponse(address, 303)
-    headers = dict(_HEADERS)
+    headers = dict[str, str]()
     if kind != "pdf":  # a sandbox would stop the browser's own viewer
         headers["Content-Security-Policy"] = _NO_SCRIPTS
-    media_type = "application/octet-stream"
-    download: str | None = file.name
-    if kind in _SHOWN:
-        media_type = _SHOWN[kind]
-        download = None
+    media_type = _SHOWN.get(kind or "")
     status = await asyncio.to_thread(file.stat)
-    response = FileResponse(
-        file, headers=headers, media_type=media_type, filename=download, stat_result=status
+    response = _File(
+        file,
+        headers=headers,
+        media_type=media_type or "application/octet-stream",
+        filename=None if media_type else file.name,
+        stat_result=status,
     )
     if _CONDITIONS.is_not_modified(response.headers, request.headers):
         return NotModifiedResponse(response.headers)

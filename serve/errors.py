@@ -72,6 +72,12 @@ def refused(
     return ApiError(503, code, message, hint, {"Retry-After": str(retry_after_s)})
 
 
+def timed_out(limit_s: float) -> ApiError:
+    """The error for a request whose answer, or the next words of it, do not come in time."""
+    hint = "try again, ask fewer questions at once, or lower top_k"
+    return ApiError(504, "timeout", f"no answer within {limit_s:g} s", hint=hint)
+
+
 def shutting_down() -> ApiError:
     """The error for requests that the server will not answer before it stops."""
     headers = {"Retry-After": "5", "Connection": "close"}

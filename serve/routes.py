@@ -146,11 +146,18 @@ async def _engine(request: Request) -> Engine:
     return engine
 
 
-async def _without_query(request: Request) -> None:
-    if request.query_params:
-        names = ", ".join(sorted(request.query_params))[:100]
-        hint = "send parameters in the JSON body"
-        raise invalid_request(f"{names!r} in the URL is not read", hint)
+async def check_query(request: Request) -> None:
+    """An ApiError, 422, for what no parameter of the route reads, such as a name spelled wrong."""
+    if not request.query_params:
+        return
+    path = request.app.openapi()["paths"][request.scope["route"].path_format]
+    parameters = path[request.method.lower()].get("parameters", [])
+    known = {parameter["name"] for parameter in parameters if parameter["in"] == "query"}
+    unknown = request.query_params.keys() - known
+    if unknown:
+        names = ", ".join(sorted(unknown))[:100]
+        read = ", ".join(sorted(known)) or "nothing; a POST has its parameters in the JSON body"
+        raise invalid_request(f"{names!r} in the URL is not read", f"known here: {read}")
 
 
 def base_url_of(request: Request) -> str:
@@ -160,15 +167,12 @@ def base_url_of(request: Request) -> str:
 
 
 AppEngine = Annotated[Engine, Depends(_engine)]
-BODY_ALONE = [Depends(_without_query)]
-router = APIRouter()
+router = APIRouter(tags=["questions"])
 operation = APIRouter(tags=["operation"])  # needs no key
 
 
 @router.post(
     "/v1/ask",
-    dependencies=BODY_ALONE,
-    tags=["questions"],
     response_model=AnswerSetOut | Several[AnswerSetOut],
 )
 async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response:
@@ -184,8 +188,6 @@ async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response
 
 @router.post(
     "/v1/retrieve",
-    dependencies=BODY_ALONE,
-    tags=["questions"],
     response_model=HitsOut | Several[HitsOut],
 )
 async def retrieve(body: RetrieveRequest, request: Request, engine: AppEngine) -> Response:
@@ -205,7 +207,7 @@ async def _results(body: RetrieveRequest, request: Request, engine: Engine, job:
     return JSONResponse({"results": results} if body.questions else results[0])
 
 
-@router.get("/v1/passages/{passage_id:path}", tags=["questions"], response_model=NeighboursOut)
+@router.get("/v1/passages/{passage_id:path}", response_model=NeighboursOut)
 async def passage(
     passage_id: str,
     request: Request,
@@ -239,7 +241,7 @@ def _look_up(pipeline: Pipeline, passage_id: str, around: int) -> dict[str, Any]
     return content
 
 
-@router.post("/v1/feedback", tags=["questions"])
+@router.post("/v1/feedback")
 async def feedback(body: FeedbackRequest, request: Request, engine: AppEngine) -> FeedbackOut:
     """Append the judgement to the server's file of labelled questions, and return the id of its
     record.
@@ -319,17 +321,17 @@ async def readyz(request: Request, engine: AppEngine) -> IsReady | Ready | Shelv
     if not request.state.person.name:
         return IsReady(status="ready")
     if engine.settings.has_shelves:
-        return _shelves_ready(engine)
+        return await _shelves_ready(engine)
     shelf = engine.shelves[""]
     return Ready(
         status="ready",
         index_version=shelf.in_use,
         n_passages=await asyncio.to_thread(shelf.count_open),
-        read_only=shelf.read_only(),
+        read_only=await shelf.read_only(),
     )
 
 
-def _shelves_ready(engine: Engine) -> ShelvesReady:
+async def _shelves_ready(engine: Engine) -> ShelvesReady:
     ready = ShelvesReady(status="ready", shelves={})
     for shelf in engine.shelves:
         if shelf.fault:
@@ -339,7 +341,7 @@ def _shelves_ready(engine: Engine) -> ShelvesReady:
         ready.shelves[shelf.name] = ShelfOut(
             index_version=shelf.in_use or shelf.version,
             n_passages=shelf.n_passages,
-            read_only=shelf.read_only(),
+            read_only=await shelf.read_only(),
         )
     return ready
 

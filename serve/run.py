@@ -98,12 +98,16 @@ def _serve(settings: ServeSettings, listener: socket.socket, folder: Path) -> No
     server = _server(settings, app)
 
     async def serve_and_reload() -> None:
-        reloads = list[asyncio.Task[None]]()
+        reloads = set[asyncio.Task[None]]()
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(
-            signal.SIGHUP,
-            lambda: reloads.append(loop.create_task(app.state.engine.reload())),
-        )
+
+        def reload() -> None:
+            # The loop itself holds tasks weakly.
+            task = loop.create_task(app.state.engine.reload())
+            reloads.add(task)
+            task.add_done_callback(reloads.discard)
+
+        loop.add_signal_handler(signal.SIGHUP, reload)
         await server.serve([_few_at_once(listener)])
 
     with _stopping(server):

@@ -246,6 +246,9 @@ class Shelf:
             self._uploading.cancel()
 
     async def _make_changes(self) -> None:
+        reason = await self.read_only()
+        if reason:
+            log.warning("documents cannot be changed: %s", reason)
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -260,14 +263,13 @@ class Shelf:
                 log.exception("changes of documents could not be made")
             await self.uploads.wait()
 
-    def read_only(self) -> str:
+    async def read_only(self) -> str:
         """Why documents cannot be changed; "" if they can, or if the server has no keys, without
         which nothing is changed.
         """
-        folder = self.settings.index
-        if not self.settings.knows_people or not folder.exists() or os.access(folder, os.W_OK):
+        if not self.settings.knows_people:
             return ""
-        return "its folder is read-only for this server"
+        return await asyncio.to_thread(_read_only, self.settings.index)
 
     @property
     def in_use(self) -> str:
@@ -432,9 +434,6 @@ class Shelves:
     def start(self) -> None:
         """Begin to make the changes that wait."""
         for shelf in self:
-            reason = shelf.read_only()
-            if reason:
-                log.warning("documents cannot be changed: %s", reason)
             shelf.start()
 
     def open(self, shelf: Shelf, anew: bool = False) -> Pipeline:
@@ -584,6 +583,12 @@ def open_sharing_models(settings: ServeSettings, others: Sequence[Pipeline]) -> 
     except BaseException:
         index.close()
         raise
+
+
+def _read_only(folder: Path) -> str:
+    if not folder.exists() or os.access(folder, os.W_OK):
+        return ""
+    return "its folder is read-only for this server"
 
 
 def _rights_in(folder: Path) -> str:

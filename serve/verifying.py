@@ -13,12 +13,12 @@ from rag.data.sentences import split_sentences
 from serve.engine import Job
 from serve.errors import invalid_request
 from serve.responses import Several
-from serve.routes import BODY_ALONE, AppEngine, Asked, Stripped, check_text
+from serve.routes import AppEngine, Asked, Stripped, check_text
 
 MAX_CLAIMS = 64
 _MAX_TEXT_CHARS = 20_000
 
-router = APIRouter()
+router = APIRouter(tags=["claims"])
 
 
 def _check_claim(text: str) -> str:
@@ -57,8 +57,6 @@ class VerifyRequest(Asked):
 
 @router.post(
     "/v1/verify",
-    dependencies=BODY_ALONE,
-    tags=["claims"],
     response_model=Verdict | Several[Verdict],
 )
 async def verify(body: VerifyRequest, request: Request, engine: AppEngine) -> Response:

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,17 @@ import pytest
 
 from rag.core.errors import ReaderError
 from rag.core.types import Answer, AnswerSet, Evidence, Location
-from tests.api.fakes import ADMIN, BEARING, KEY, PROMISED, FakePipeline, posted, running, serving
+from tests.api.fakes import (
+    ADMIN,
+    BEARING,
+    KEY,
+    PROMISED,
+    FakePipeline,
+    posted,
+    refused,
+    running,
+    serving,
+)
 
 QUESTION = "Where does the Danube rise?"
 MODEL = "openqa-rag"
@@ -138,6 +149,27 @@ def test_words_are_sent_while_a_model_writes_them() -> None:
         # A limit of tokens needs the whole reply, and so does a request without a stream.
         whole = complete(client, user(QUESTION), max_tokens=3, stream=True)
         assert streamed(whole) == "the Black Forest"
+
+
+@pytest.mark.anyio
+async def test_the_time_limit_is_that_of_the_next_words() -> None:
+    class Slow(FakePipeline):
+        pauses_s = (0.7, 0.7, 0.7, 0.7)
+
+        def ask_many(self, questions: Any, *, on_text: Any = None, **options: Any) -> Any:
+            for pause_s in self.pauses_s:
+                time.sleep(pause_s)
+                on_text("It ")
+            return super().ask_many(questions, **options)
+
+    pipeline = Slow()
+    asked = {"messages": [user(QUESTION)], "stream": True}
+    async with running(pipeline, timeout_s=2.0) as client:
+        reply = await client.post("/v1/chat/completions", json=asked)
+        assert reply.text.endswith("data: [DONE]\n\n")
+        pipeline.pauses_s = (4.0,)
+        reply = await client.post("/v1/chat/completions", json=asked)
+        assert refused(reply) == (504, "timeout")
 
 
 @pytest.mark.anyio

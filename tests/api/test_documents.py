@@ -308,7 +308,13 @@ async def test_a_passage_too_long_to_read_is_refused_or_cut(tmp_path: Path, inde
 async def test_an_index_that_may_not_be_written_says_so(
     index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve.shelves.os.access", lambda *_: False)
+    threads = set[int]()
+
+    def refuse(*_: Any) -> bool:
+        threads.add(threading.get_ident())
+        return False
+
+    monkeypatch.setattr("serve.shelves.os.access", refuse)
     reason = "its folder is read-only for this server"
     async with running(app=application(index)) as client:
         for path in ("/readyz", "/page.json"):
@@ -316,3 +322,4 @@ async def test_an_index_that_may_not_be_written_says_so(
         for reply in (await delete(client, "a"), await upload(client, ("a.md", b"words"))):
             assert refused(reply) == (409, "index_read_only")
             assert reason in reply.json()["error"]["message"]
+    assert threading.get_ident() not in threads  # a disk that hangs would stop the event loop

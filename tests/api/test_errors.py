@@ -75,6 +75,8 @@ BAD_REQUESTS = [  # path, body, words of the message
     ("/v1/ask", {"question": "a", "shelf": []}, "shelf: give the name of a shelf, or a list of"),
     ("/v1/ask", {"question": "a", "shelf": ["x", 3]}, "shelf: give the name of a shelf, or a list"),
     ("/v1/ask?top_k=3", {"question": "a"}, "'top_k' in the URL is not read"),
+    ("/retrieve?topk=3&shelf=x", {"queries": ["a"]}, "'shelf, topk' in the URL is not read"),
+    ("/v1/chat/completions?stream=true", {"messages": [USER]}, "'stream' in the URL is not read"),
     ("/v1/feedback", {**JUDGED, "better_answer": "x"}, "a right answer has no 'better_answer'"),
     (
         "/v1/feedback",
@@ -102,6 +104,11 @@ BAD_REQUESTS = [  # path, body, words of the message
     ("/v1/chat/completions", {"messages": [USER | {"role": "system"}]}, "no message of the user"),
     (
         "/v1/chat/completions",
+        {"messages": [USER | {"content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "a part of the question has the type 'image_url', expected 'text'",
+    ),
+    (
+        "/v1/chat/completions",
         {"messages": [USER], "filter": {"path": 3}},
         "gives 'path' the value 3",
     ),
@@ -115,6 +122,21 @@ async def test_a_bad_request_is_explained(client, path, body, words):
     )
     error = check(response, 422, "invalid_request")
     assert words in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "known"),
+    [
+        ("/v1/passages/danube-1?arround=2", "known here: around, shelf"),
+        ("/v1/documents?offset=2", "known here: after, limit, shelf"),
+        ("/v1/files/a.pdf?pages=2", "known here: number, page"),
+        ("/v1/models?limit=2", "known here: nothing"),
+        ("/readyz?full=1", "known here: nothing"),
+    ],
+)
+async def test_an_unknown_parameter_is_told_the_known_ones(client, path, known):
+    error = check(await client.get(path), 422, "invalid_request")
+    assert error["hint"].startswith(known)
 
 
 @pytest.mark.parametrize(
