@@ -13,25 +13,28 @@ from transformers import (
 
 from tests.tiny_reader import tiny_tokenizer
 
-__all__ = ["KINDS", "tiny_generator", "tiny_seq2seq"]
-
 KINDS = ("bart", "t5")
 
 
 def tiny_seq2seq(kind: str, seed: int = 0) -> Any:
-    """A random model of two layers a side; weights are large enough that its answers differ."""
-    torch.manual_seed(seed)
+    """A random model of the words of `tiny_tokenizer`."""
     tokenizer = tiny_tokenizer()
-    ids = {
-        "pad_token_id": tokenizer.pad_token_id,
-        "eos_token_id": tokenizer.sep_token_id,
-        "bos_token_id": tokenizer.cls_token_id,
-        "decoder_start_token_id": tokenizer.cls_token_id,
-    }
-    size = len(tokenizer)
-    model: Any
+    return random_seq2seq(
+        kind,
+        len(tokenizer),
+        pad=tokenizer.pad_token_id,
+        start=tokenizer.cls_token_id,
+        end=tokenizer.sep_token_id,
+        seed=seed,
+    )
+
+
+def random_seq2seq(kind: str, size: int, *, pad: int, start: int, end: int, seed: int) -> Any:
+    """Two layers a side over `size` tokens; weights are large enough that its answers differ."""
+    torch.manual_seed(seed)
+    ids = {"pad_token_id": pad, "eos_token_id": end, "decoder_start_token_id": start}
     if kind == "bart":
-        config: Any = BartConfig(
+        bart = BartConfig(
             vocab_size=size,
             d_model=32,
             encoder_layers=2,
@@ -44,26 +47,26 @@ def tiny_seq2seq(kind: str, seed: int = 0) -> Any:
             init_std=0.4,
             forced_eos_token_id=None,
             dropout=0.0,
+            bos_token_id=start,
             **ids,
         )
-        model = BartForConditionalGeneration(config)
-    else:
-        config = T5Config(
-            vocab_size=size,
-            d_model=32,
-            d_kv=8,
-            d_ff=48,
-            num_layers=2,
-            num_heads=2,
-            dropout_rate=0.0,
-            tie_word_embeddings=False,
-            **{name: i for name, i in ids.items() if name != "bos_token_id"},
-        )
-        model = T5ForConditionalGeneration(config)
-        with torch.no_grad():
-            for weight in model.parameters():
-                if weight.ndim > 1:
-                    weight.normal_(0.0, 0.5)
+        return BartForConditionalGeneration(bart).eval()
+    t5 = T5Config(
+        vocab_size=size,
+        d_model=32,
+        d_kv=8,
+        d_ff=48,
+        num_layers=2,
+        num_heads=2,
+        dropout_rate=0.0,
+        tie_word_embeddings=False,
+        **ids,
+    )
+    model = T5ForConditionalGeneration(t5)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.normal_(0.0, 0.5)
     return model.eval()
 
 

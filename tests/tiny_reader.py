@@ -108,10 +108,10 @@ def tiny_config(**changes: Any) -> BertConfig:
     return BertConfig(**{**values, **changes})
 
 
-def tiny_encoder(folder: Path, seed: int = 0) -> Path:
+def tiny_encoder(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """A folder with a random BERT encoder and its tokenizer."""
     torch.manual_seed(seed)
-    BertModel(tiny_config(initializer_range=0.05)).save_pretrained(folder)
+    BertModel(tiny_config(initializer_range=0.05, **changes)).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
 
@@ -143,22 +143,29 @@ TINY_TRAINING: dict[str, Any] = {
 """Settings of `ReaderTrainConfig` under which a tiny encoder learns `tiny_squad`."""
 
 
-def tiny_roberta(folder: Path, seed: int = 0) -> Path:
-    """A folder with a random RoBERTa encoder and its tokenizer."""
+def random_roberta(size: int, spread: float, seed: int = 0) -> RobertaModel:
+    """A random RoBERTa of as many tokens, whose weights are drawn from a normal distribution."""
     torch.manual_seed(seed)
-    same = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    sizes = {name: getattr(tiny_config(), name) for name in same}
     config = RobertaConfig(
-        **sizes,
-        vocab_size=len(tiny_roberta_tokenizer()),
+        vocab_size=size,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
         max_position_embeddings=162,
         type_vocab_size=1,
-        initializer_range=0.05,
+        initializer_range=spread,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    RobertaModel(config).save_pretrained(folder)
-    tiny_roberta_tokenizer().save_pretrained(folder)
+    return RobertaModel(config, add_pooling_layer=False)
+
+
+def tiny_roberta(folder: Path) -> Path:
+    """A folder with a random RoBERTa encoder and its tokenizer."""
+    tokenizer = tiny_roberta_tokenizer()
+    random_roberta(len(tokenizer), 0.05).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
 
 

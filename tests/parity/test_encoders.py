@@ -1,6 +1,5 @@
 """Our vectors against those of transformers' DPR classes and of sentence-transformers."""
 
-import json
 import shutil
 
 import numpy as np
@@ -19,7 +18,7 @@ from retrievers.encoders.folders import read_settings
 from retrievers.encoders.open import load_like
 from retrievers.encoders.static import StaticEncoder
 from retrievers.encoders.tower import Tower
-from tests.support.files import change_json
+from tests.support.files import change_json, write_json
 from tests.support.messages import refusal
 from tests.token_towers import bi_encoder
 
@@ -97,7 +96,7 @@ def _state(folder, **changes):
     """Change what config_sentence_transformers.json states; None takes an entry away."""
     file = folder / "config_sentence_transformers.json"
     stated = {**read_json(file), **changes}
-    file.write_text(json.dumps({key: value for key, value in stated.items() if value is not None}))
+    write_json(file, {key: value for key, value in stated.items() if value is not None})
 
 
 def _old_layout(folder):
@@ -109,15 +108,14 @@ def _old_layout(folder):
         shutil.move(file, folder / "0_Transformer" / file.name)
     listed = read_json(folder / "modules.json")
     listed[0]["path"] = "0_Transformer"
-    (folder / "modules.json").write_text(json.dumps(listed))
+    write_json(folder / "modules.json", listed)
     (folder / "config_sentence_transformers.json").unlink()
 
 
 def _distiluse(folder):
     _state(folder, similarity_fn_name=None)
-    file = next(folder.glob("*_Dense/config.json"))
-    tanh = {"activation_function": "torch.nn.modules.activation.Tanh"}
-    file.write_text(json.dumps({**read_json(file), **tanh}))
+    (file,) = folder.glob("*_Dense/config.json")
+    change_json(file, activation_function="torch.nn.modules.activation.Tanh")
 
 
 @pytest.mark.parametrize(
@@ -142,28 +140,14 @@ def test_similarities_are_sentence_transformers(tiny, tmp_path, options, change)
     assert encoder.identity.similarity == peer.similarity_fn_name
 
 
-def test_prompts_of_any_name_are_sentence_transformers(tiny, tmp_path):
-    prompts = {"web_search_query": "Instruct: find\nQuery: ", "sts": "who "}
-    folder = tiny.sentence_transformer(tmp_path, prompts=prompts)
-    peer = SentenceTransformer(str(folder), device="cpu")
-    plain = BiEncoder.load(folder, precision="fp32")
-    np.testing.assert_allclose(plain.encode_questions(TEXTS), peer.encode_query(TEXTS), atol=1e-5)
-    named = BiEncoder.load(folder, precision="fp32", query_prefix="web_search_query")
-    expected = peer.encode_query(TEXTS, prompt_name="web_search_query")
-    np.testing.assert_allclose(named.encode_questions(TEXTS), expected, atol=1e-5)
-    assert named.identity.query_prefix == prompts["web_search_query"]
-
-
 @pytest.mark.parametrize("stated", [True, False])
 def test_lower_casing_and_apostrophes_are_transformers(tiny, tmp_path, stated):
     """tokenizer_config.json decides about lower-casing, and no question is spelled otherwise."""
     folder = tiny.sentence_transformer(tmp_path)
-    file = folder / "tokenizer_config.json"
-    stated_before = {"do_lower_case": stated, "tokenizer_class": "BertTokenizer"}
-    file.write_text(json.dumps({**read_json(file), **stated_before}))
-    rules = read_json(folder / "tokenizer.json")
-    rules["normalizer"]["lowercase"] = not stated
-    (folder / "tokenizer.json").write_text(json.dumps(rules))
+    said = {"do_lower_case": stated, "tokenizer_class": "BertTokenizer"}
+    change_json(folder / "tokenizer_config.json", **said)
+    rules = read_json(folder / "tokenizer.json")["normalizer"]
+    change_json(folder / "tokenizer.json", normalizer={**rules, "lowercase": not stated})
     texts = ["who’s The Danube", "WHO wrote", "the river"]
     peer = SentenceTransformer(str(folder), device="cpu")
     encoder = BiEncoder.load(folder, precision="fp32")
@@ -196,7 +180,7 @@ def test_positions_of_nomic_are_read(tiny, tmp_path):
     peer.save_pretrained(str(tmp_path / "nomic"))
     stated = read_json(tmp_path / "nomic/config.json")
     stated["n_positions"] = stated.pop("max_position_embeddings", 2048)
-    (tmp_path / "nomic/config.json").write_text(json.dumps(stated))
+    write_json(tmp_path / "nomic/config.json", stated)
     encoder = BiEncoder.load(tmp_path / "nomic", precision="fp32")
     assert encoder.identity.max_length == 2048
     text = "the river rises in the black forest " * 200

@@ -19,7 +19,7 @@ from transformers import (
 from transformers.models.dpr import DPRConfig
 
 from rag.joint.losses import AnswerBatch, emdr2_loss, rag_loss
-from readers.generative.marginal import answer_log_likelihood, marginal_loss, posterior
+from readers.generative.marginal import answer_log_likelihood, posterior
 from readers.generative.model import Seq2Seq
 from retrievers.training.bi_encoder import listed_scores
 from tests.tiny_generator import KINDS, tiny_seq2seq
@@ -106,23 +106,6 @@ def test_rag_is_the_sum_over_passages_and_so_are_all_its_gradients(
     ):
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-9)
     assert float(torch.autograd.grad(actual.retriever + d.sum() * 0, d)[0].abs().sum()) == 0
-
-
-def test_a_one_token_answer_keeps_its_documents_prior() -> None:
-    """transformers' RagSequence drops log p(z) there, and its loss does not move with the
-    scores.
-    """
-    scores = torch.tensor([[0.0, 3.0]], dtype=torch.float64, requires_grad=True)
-    logp = torch.tensor([[[-1.0], [-5.0]]], dtype=torch.float64)
-    loss = marginal_loss("sequence", scores, logp)
-    prior = 1 / (1 + math.exp(3))
-    assert float(loss.detach()) == pytest.approx(
-        -math.log(prior * math.exp(-1) + (1 - prior) * math.exp(-5))
-    )
-    loss.backward()
-    assert scores.grad is not None
-    assert abs(float(scores.grad[0, 0])) > 0.1
-    assert torch.equal(loss, marginal_loss("token", scores, logp))
 
 
 @pytest.mark.parametrize("marginal", ["sequence", "token"])

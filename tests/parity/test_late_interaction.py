@@ -2,7 +2,6 @@
 training.
 """
 
-import json
 import string
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,18 @@ from torch.nn import functional
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from rag.core.errors import ArtifactError, ConfigError
-from rag.core.files import read_json
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.folders import read_settings
 from retrievers.encoders.vectors import Vectors, score
 from retrievers.training.bi_encoder import export_model
+from tests.support.files import change_json, write_json
 from tests.support.messages import refusal
 from tests.token_towers import bi_encoder
 
 QUESTIONS = ["who wrote the text?", "danube", "the river " * 20, ""]
 TITLES = ["Danube", "", "River", "!"]
 PASSAGES = ["the river, rises (in) the forest.", "?!... -", "the black forest, " * 30, "text"]
+TEXTS = [f"{title} {text}".strip() for title, text in zip(TITLES, PASSAGES, strict=True)]
 LENGTH, QUERY = 40, 16
 
 
@@ -40,19 +40,12 @@ def colbert_ir(folder: Path, tiny: Any, *, attended: bool) -> dict[str, Any]:
     save_file(
         state | {"linear.weight": weight}, folder / "model.safetensors", metadata={"format": "pt"}
     )
-    config = read_json(folder / "config.json") | {"architectures": ["HF_ColBERT"]}
-    (folder / "config.json").write_text(json.dumps(config))
+    change_json(folder / "config.json", architectures=["HF_ColBERT"])
     metadata = {"query_maxlen": QUERY, "doc_maxlen": LENGTH, "mask_punctuation": True, "dim": 6}
     metadata |= {"query_token_id": "[unused0]", "doc_token_id": "[unused1]"}
     metadata |= {"attend_to_mask_tokens": attended}
-    (folder / "artifact.metadata").write_text(json.dumps(metadata))
-    markers = ("[unused0]", "[unused1]")
-    return {
-        "weight": weight,
-        "markers": markers,
-        "skipped": string.punctuation,
-        "attended": attended,
-    }
+    write_json(folder / "artifact.metadata", metadata)
+    return {"weight": weight, "attended": attended}
 
 
 def brute_force(folder: Path, made: dict[str, Any], text: str, *, question: bool) -> torch.Tensor:
@@ -62,27 +55,36 @@ def brute_force(folder: Path, made: dict[str, Any], text: str, *, question: bool
     model = BertModel(BertConfig.from_pretrained(folder), add_pooling_layer=False).eval()
     model.load_state_dict(state)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    marker = tokenizer.convert_tokens_to_ids(made["markers"][0 if question else 1])
+    marker = tokenizer.convert_tokens_to_ids("[unused0]" if question else "[unused1]")
     longest = (QUERY if question else LENGTH) - 1
     ids = tokenizer(text, truncation=True, max_length=longest)["input_ids"]
     ids = [ids[0], marker, *ids[1:]]
     seen = [1] * len(ids)
+    skipped = set(tokenizer.convert_tokens_to_ids(list(string.punctuation)))
     if question:
-        filled, attended = QUERY - len(ids), int(made.get("attended", False))
-        ids, seen = ids + [tokenizer.mask_token_id] * filled, seen + [attended] * filled
+        skipped.clear()
+        filled = QUERY - len(ids)
+        ids += [tokenizer.mask_token_id] * filled
+        seen += [int(made["attended"])] * filled
     with torch.no_grad():
-        hidden = model(torch.tensor([ids]), attention_mask=torch.tensor([seen])).last_hidden_state[
-            0
-        ]
-    skipped = set() if question else set(tokenizer.convert_tokens_to_ids(list(made["skipped"])))
+        output = model(torch.tensor([ids]), attention_mask=torch.tensor([seen]))
+    hidden = output.last_hidden_state[0]
     kept = [place for place, token in enumerate(ids) if token not in skipped]
     return functional.normalize(hidden @ made["weight"].T, dim=-1)[kept]
 
 
-def compare(actual: Vectors, expected: list[torch.Tensor]) -> None:
+def compare(actual: Vectors, expected: Any) -> None:
     assert actual.lengths is not None
-    assert actual.lengths.tolist() == [len(each) for each in expected]
-    torch.testing.assert_close(actual.values, torch.cat(expected), atol=2e-5, rtol=1e-4)
+    assert actual.lengths.tolist() == [len(vectors) for vectors in expected]
+    values = torch.cat([torch.as_tensor(vectors) for vectors in expected])
+    torch.testing.assert_close(actual.values, values, atol=2e-5, rtol=1e-4)
+
+
+def compare_with_peer(encoder: BiEncoder, folder: Path) -> None:
+    """Fail unless the vectors are those of sentence-transformers."""
+    peer = MultiVectorEncoder(str(folder), device="cpu")
+    compare(encoder.question_tokens(QUESTIONS), peer.encode_query(QUESTIONS))
+    compare(encoder.passage_tokens(TITLES, PASSAGES), peer.encode_document(TEXTS))
 
 
 @pytest.mark.parametrize("attended", [False, True])
@@ -95,11 +97,8 @@ def test_colberts_checkpoint_written_anew_makes_the_vectors_of_the_paper(
         read_settings(tmp_path / "own")
     folder = tmp_path / "start"
     MultiVectorEncoder(str(tmp_path / "own"), device="cpu").save_pretrained(str(folder))
-    texts = [
-        f"{title} {text}" if title else text for title, text in zip(TITLES, PASSAGES, strict=True)
-    ]
     queries = [brute_force(tmp_path / "own", made, text, question=True) for text in QUESTIONS]
-    documents = [brute_force(tmp_path / "own", made, text, question=False) for text in texts]
+    documents = [brute_force(tmp_path / "own", made, text, question=False) for text in TEXTS]
     assert all(len(each) == QUERY for each in queries)
     encoder = BiEncoder.load(folder, precision="fp32")
     compare(encoder.question_tokens(QUESTIONS), queries)
@@ -111,21 +110,14 @@ def test_colberts_checkpoint_written_anew_makes_the_vectors_of_the_paper(
     # trained and written, it is a folder of sentence-transformers with the same vectors
     settings = {"question_tokens": QUERY, "passage_tokens": LENGTH}
     model = bi_encoder(folder, **settings, dropout=0.0)
-    rows = encoder._passage.tokenizer.passages([""] * len(texts), texts)
+    rows = encoder._passage.tokenizer.passages([""] * len(TEXTS), TEXTS)
     token_ids = [np.asarray(ids, np.int32) for ids in rows]
     compare(model.passage.encode(token_ids, model.chunk()), documents)
     written = export_model(tmp_path / "new", model, {}, model.settings.passage)
     again = BiEncoder.load(written, precision="fp32")
     compare(again.question_tokens(QUESTIONS), queries)
     compare(again.passage_tokens(TITLES, PASSAGES), documents)
-    peer = MultiVectorEncoder(str(written), device="cpu")
-    compare(
-        again.question_tokens(QUESTIONS), [torch.as_tensor(v) for v in peer.encode_query(QUESTIONS)]
-    )
-    compare(
-        again.passage_tokens(TITLES, PASSAGES),
-        [torch.as_tensor(v) for v in peer.encode_document(texts)],
-    )
+    compare_with_peer(again, written)
 
 
 @pytest.mark.parametrize(
@@ -159,25 +151,15 @@ def test_folders_of_sentence_transformers_own_late_interaction_make_its_vectors(
     MultiVectorEncoder(modules=modules, prompts=made, device="cpu").save_pretrained(
         str(tmp_path / "saved")
     )
-    peer = MultiVectorEncoder(str(tmp_path / "saved"), device="cpu")
     encoder = BiEncoder.load(tmp_path / "saved", precision="fp32")
-    compare(
-        encoder.question_tokens(QUESTIONS),
-        [torch.as_tensor(v) for v in peer.encode_query(QUESTIONS)],
-    )
-    texts = [
-        f"{title} {text}" if title else text for title, text in zip(TITLES, PASSAGES, strict=True)
-    ]
-    result = encoder.passage_tokens(TITLES, PASSAGES)
-    compare(result, [torch.as_tensor(vectors) for vectors in peer.encode_document(texts)])
-
+    compare_with_peer(encoder, tmp_path / "saved")
     for path, change in (
         ("sentence_bert_config.json", {"query_expansion": {"strategy": "min", "length": 9}}),
         ("2_MultiVectorMask/config.json", {"skiplist_tasks": ["query", "document"]}),
     ):
         file = tmp_path / "saved" / path
         before = file.read_text()
-        file.write_text(json.dumps(json.loads(before) | change))
+        change_json(file, **change)
         with refusal(ArtifactError):
             read_settings(tmp_path / "saved")
         file.write_text(before)
@@ -186,8 +168,7 @@ def test_folders_of_sentence_transformers_own_late_interaction_make_its_vectors(
 def test_what_decides_the_vectors_is_part_of_the_identity(tmp_path: Path, tiny: Any) -> None:
     tiny.late_interaction(tmp_path / "one")
     one = BiEncoder.load(tmp_path / "one").identity
-    path = tmp_path / "one" / "2_MultiVectorMask" / "config.json"
-    path.write_text(json.dumps(read_json(path) | {"skiplist_words": []}))
+    change_json(tmp_path / "one/2_MultiVectorMask/config.json", skiplist_words=[])
     other = BiEncoder.load(tmp_path / "one").identity
     assert one.differences(other)[0].startswith("interaction: ")
     assert type(one).from_json(one.to_json()) == one

@@ -6,15 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    T5Config,
-    T5ForConditionalGeneration,
-)
 
 from readers.generative.marginal import Hypothesis, answer_log_likelihood, decode, posterior
 from readers.generative.model import Seq2Seq
+from tests.tiny_generator import random_seq2seq
 
 START, END, PAD, WORDS, LONGEST = 1, 2, 0, 7, 3
 PASSAGES = [[[3, 4, 5, 2], [5, 6, 2], [6, 6, 3, 4, 2]], [[4, 2], [6, 5, 4, 2]]]
@@ -27,48 +22,10 @@ ALL = [
 
 
 def tiny(kind: str, forced: int | None = None) -> Seq2Seq:
-    torch.manual_seed(3)
-    ids = {
-        "pad_token_id": PAD,
-        "eos_token_id": END,
-        "bos_token_id": START,
-        "decoder_start_token_id": START,
-    }
-    if kind == "bart":
-        config: Any = BartConfig(
-            vocab_size=WORDS,
-            d_model=16,
-            encoder_layers=1,
-            decoder_layers=2,
-            encoder_attention_heads=2,
-            decoder_attention_heads=2,
-            encoder_ffn_dim=16,
-            decoder_ffn_dim=16,
-            max_position_embeddings=32,
-            init_std=0.6,
-            forced_eos_token_id=None,
-            dropout=0.0,
-            **ids,
-        )
-        model: Any = BartForConditionalGeneration(config)
-    else:
-        config = T5Config(
-            vocab_size=WORDS,
-            d_model=16,
-            d_kv=8,
-            d_ff=16,
-            num_layers=1,
-            num_heads=2,
-            dropout_rate=0.0,
-            **ids,
-        )
-        model = T5ForConditionalGeneration(config)
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight.normal_(0.0, 0.5)
+    model = random_seq2seq(kind, WORDS, pad=PAD, start=START, end=END, seed=3)
     model.generation_config.forced_bos_token_id = forced
     names = {"bos_token_id": START, "eos_token_id": END, "pad_token_id": PAD, "sep_token_id": None}
-    return Seq2Seq(model.eval(), SimpleNamespace(**names))
+    return Seq2Seq(model, SimpleNamespace(**names))
 
 
 def read(ours: Seq2Seq) -> Any:

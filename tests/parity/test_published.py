@@ -34,6 +34,8 @@ from tests.published import (
     published_encoder,
     published_seq2seq,
     published_t5_encoder,
+    stored_as_bin,
+    with_vocabulary_alone,
 )
 from tests.support.messages import refusal
 from tests.support.reading import likelihoods_of, read_lists
@@ -42,27 +44,24 @@ QUESTION = "how many meters has the tower?"
 PASSAGES = [Passage("1", "", "the tower is 57 meters near the river"), Passage("2", "", "the city")]
 
 
+@pytest.mark.parametrize("is_bin", [False, True])
 @pytest.mark.parametrize("name", SEQ2SEQ)
-def test_a_generator_says_how_likely_an_answer_is(tmp_path: Path, name: str) -> None:
+def test_a_generator_says_how_likely_an_answer_is(tmp_path: Path, name: str, is_bin: bool) -> None:
     """By the labels of the model's own tokenizer: T5 ends an answer, BART begins it with <s>
     too.
     """
     folder = published_seq2seq(tmp_path, name)
+    if is_bin:
+        stored_as_bin(folder)
     reader = GenerativeReader.load(folder, precision="fp32", passage_tokens=90, answer_tokens=8)
-    [results] = likelihoods_of(reader, [QUESTION], [PASSAGES[:1]], [[1.0]], ["57 meters"])
-    model, tokenizer = (
-        AutoModelForSeq2SeqLM.from_pretrained(folder),
-        AutoTokenizer.from_pretrained(folder),
-    )
-    row = tokenizer(
-        f"question: {QUESTION} title:  context: {PASSAGES[0].text}", return_tensors="pt"
-    )
+    [found] = likelihoods_of(reader, [QUESTION], [PASSAGES[:1]], [[1.0]], ["57 meters"])
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    prompt = f"question: {QUESTION} title:  context: {PASSAGES[0].text}"
     labels = tokenizer("57 meters", return_tensors="pt").input_ids
     with torch.no_grad():
-        loss = model.eval()(
-            input_ids=row.input_ids, attention_mask=row.attention_mask, labels=labels
-        ).loss
-    assert results == pytest.approx(-float(loss) * labels.shape[1], rel=1e-4)
+        loss = model(**tokenizer(prompt, return_tensors="pt"), labels=labels).loss
+    assert found == pytest.approx(-float(loss) * labels.shape[1], rel=1e-4)
     [result] = read_lists(reader, [QUESTION], [PASSAGES], [[1.0, 2.0]])
     assert result.answers
 
@@ -119,21 +118,26 @@ def check_means(encoder: BiEncoder, network: Any, rows: Any) -> None:
     assert found == pytest.approx(mean, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ENCODERS)
-def test_encoders_read_score_and_make_vectors(tmp_path: Path, name: str) -> None:
+def stored(folder: Path, name: str, task: str = "Model", *, is_bin: bool, **more: Any) -> Path:
+    """The published form of an encoder, or that of before there were safetensors."""
+    published_encoder(folder, name, task, **more)
+    return with_vocabulary_alone(stored_as_bin(folder)) if is_bin else folder
+
+
+@pytest.mark.parametrize(
+    ("name", "is_bin"), [*((name, False) for name in ENCODERS), ("roberta-base", True)]
+)
+def test_encoders_read_score_and_make_vectors(tmp_path: Path, name: str, is_bin: bool) -> None:
     texts = [passage.text for passage in PASSAGES]
-    folder = published_encoder(tmp_path / "reader", name, "ModelForQuestionAnswering")
+    folder = stored(tmp_path / "reader", name, "ModelForQuestionAnswering", is_bin=is_bin)
     reader = ExtractiveReader.load(folder, precision="fp32")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     pairs = tokenizer(
         [QUESTION] * 2, texts, padding=True, return_tensors="pt", return_token_type_ids=True
     )
-    segmented = (
-        {"token_type_ids": pairs.token_type_ids}
-        if ENCODERS[name].get("type_vocab_size") == 2
-        else {}
-    )
-    inputs = {"input_ids": pairs.input_ids, "attention_mask": pairs.attention_mask, **segmented}
+    inputs = {"input_ids": pairs.input_ids, "attention_mask": pairs.attention_mask}
+    if ENCODERS[name].get("type_vocab_size") == 2:
+        inputs["token_type_ids"] = pairs.token_type_ids
     with torch.no_grad():
         spans = reader.model.logits(pairs.input_ids, pairs.attention_mask, pairs.token_type_ids)
         expected = AutoModelForQuestionAnswering.from_pretrained(folder)(**inputs)
@@ -141,14 +145,15 @@ def test_encoders_read_score_and_make_vectors(tmp_path: Path, name: str) -> None
     assert torch.allclose(spans.start[seen], expected.start_logits[seen], atol=1e-4)
     assert torch.allclose(spans.end[seen], expected.end_logits[seen], atol=1e-4)
 
+    task = "ModelForSequenceClassification"
     one = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-    folder = published_encoder(tmp_path / "judge", name, "ModelForSequenceClassification", **one)
+    folder = stored(tmp_path / "judge", name, task, is_bin=is_bin, **one)
     judge = CrossEncoder.load(folder, precision="fp32")
     with torch.no_grad():
         logits = AutoModelForSequenceClassification.from_pretrained(folder)(**inputs).logits[:, 0]
     assert judge.score([QUESTION] * 2, PASSAGES) == pytest.approx(logits.numpy(), abs=1e-4)
 
-    folder = published_encoder(tmp_path / "encoder", name)
+    folder = stored(tmp_path / "encoder", name, is_bin=is_bin)
     encoder = BiEncoder.load(folder, precision="fp32")
     rows = tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
     check_means(encoder, AutoModel.from_pretrained(folder), rows)

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import BertForQuestionAnswering, DPRConfig, DPRReader
+from transformers import BertForQuestionAnswering, DPRReader
 
 from rag.core.types import Passage
 from readers.extractive.files import load_parts
 from readers.extractive.layout import best_spans
 from readers.extractive.reader import ExtractiveReader
+from tests.published import published_dpr
 from tests.support.reading import read_lists
 from tests.tiny_reader import tiny_config, tiny_tokenizer
 
@@ -59,20 +60,8 @@ def test_dpr_reader_selects_the_passage_and_a_span_in_it(tmp_path: Path) -> None
     tokens.
     """
     torch.manual_seed(5)  # the best span is no function word, which would be no answer
-    sizes = tiny_config().to_dict()
-    keys = (
-        "vocab_size",
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-    )
-    config = DPRConfig(
-        **{k: sizes[k] for k in keys}, max_position_embeddings=128, initializer_range=0.4
-    )
-    model, tokenizer = DPRReader(config).eval(), tiny_tokenizer()
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    model = published_dpr(tmp_path, DPRReader, initializer_range=0.4)
+    tokenizer = tiny_tokenizer()
     reader = ExtractiveReader.load(tmp_path, precision="fp32", question_tokens=32)
     [result] = read_lists(reader, [QUESTION], [PASSAGES], [[3.0, 2.0, 1.0]])
     selected, spans = [], []

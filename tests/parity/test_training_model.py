@@ -60,21 +60,11 @@ FAMILIES = ["bert", "roberta", "electra", "distilbert", "albert", "mpnet"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_any_encoder_family_is_transformers(family: str, tmp_path: Path) -> None:
+def test_any_encoder_family_is_transformers(tiny: TinyModels, family: str, tmp_path: Path) -> None:
     """Our padding, masks and attention give what the family's own default forward pass gives a lone
     text.
     """
-    from transformers import AutoConfig
-
-    sizes = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    own = {
-        "distilbert": {"dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 4, "vocab_size": 99}
-    }
-    config = AutoConfig.for_model(
-        family, **own.get(family, {**sizes, "intermediate_size": 64}), pad_token_id=1
-    )
-    torch.manual_seed(0)
-    AutoModel.from_config(config).save_pretrained(tmp_path)
+    tiny.base(tmp_path, family)
     model = bi_encoder(tmp_path, pooling="mean", question_tokens=32, passage_tokens=32, dropout=0.0)
     draw = np.random.default_rng(0)
     texts = [draw.integers(5, 99, length).astype(np.int32) for length in (3, 12, 7)]

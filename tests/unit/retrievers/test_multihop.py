@@ -15,7 +15,7 @@ from retrievers.hybrid import Fusion
 from retrievers.multihop import MultiHopRetriever
 from retrievers.open import open_retriever
 from retrievers.protocols import Retriever
-from tests.pipeline_parts import Store
+from tests.pipeline_parts import MadeRetriever, Store
 from tests.support.messages import refusal
 from tests.unit.retrievers.conftest import Flat
 
@@ -108,17 +108,16 @@ def test_the_list_holds_path_after_path_each_with_what_the_question_finds_first_
 
 
 def test_first_hits_of_another_retriever_take_the_scores_of_the_dense_list():
-    class Words(Retriever):
-        def search(self, questions, top_k, *, timer=None, selected=None):
-            return [
-                [Hit(4, "p4", 31.0), Hit(1, "p1", 7.0)] if q == "who" else [] for q in questions
-            ]
+    def search(questions, top_k):
+        hits = [Hit(4, "p4", 31.0), Hit(1, "p1", 7.0)]
+        return [hits if question == "who" else [] for question in questions]
 
-    paths = retriever(hops=1, first=Words()).search_paths(["who", "nothing"], 5)[1]
+    words = MadeRetriever(search)
+    paths = retriever(hops=1, first=words).search_paths(["who", "nothing"], 5)[1]
     best, next_ = (hit.score for hit in retriever(hops=1).search(["who"], 2)[0])
     assert [(p.hits[0].passage_id, p.score) for p in paths[0]] == [("p4", best), ("p1", next_)]
     assert paths[1] == []
-    assert retriever(hops=2, first=Words()).search(["nothing"], 5) == [[]]
+    assert retriever(hops=2, first=words).search(["nothing"], 5) == [[]]
 
 
 def test_paths_over_a_real_index_from_either_first_hop(tmp_path):

@@ -15,7 +15,7 @@ from retrievers.multihop import MultiHopRetriever
 from retrievers.open import open_encoder, open_retriever
 from retrievers.protocols import Retriever
 from retrievers.rerank import RerankingRetriever
-from tests.pipeline_parts import Store
+from tests.pipeline_parts import MadeRetriever, Store
 from tests.support.messages import refusal
 from tests.unit.retrievers.conftest import Flat
 
@@ -73,13 +73,12 @@ def test_sparse_ties_and_empty_results():
 def test_hybrid_takes_depth_hits_from_each_member():
     asked = []
 
-    class Member(Retriever):
-        def search(self, questions, top_k, *, timer=None, selected=None):
-            asked.append(top_k)
-            return [[Hit(0, "d", 1.0)] for _ in questions]
+    def search(questions, top_k):
+        asked.append(top_k)
+        return [[Hit(0, "d", 1.0)] for _ in questions]
 
     for depth in (2, 1, 10**12):
-        HybridRetriever([Member(), Member()], STORE, depth=depth).search(["q"], 2)
+        HybridRetriever([MadeRetriever(search)] * 2, STORE, depth=depth).search(["q"], 2)
     assert asked == [2, 2, 2, 2, 4, 4]
 
 
@@ -152,11 +151,6 @@ def test_auto_takes_what_the_index_has(tiny_bert):
         open_encoder(index())
 
 
-class Fixed(Retriever):
-    def search(self, questions, top_k, *, timer=None, selected=None):
-        return [[] for _ in questions]
-
-
 def test_another_version_of_an_index_is_searched_by_the_same_models():
     judge = SimpleNamespace(
         name="judge", score=lambda questions, passages: np.arange(len(passages))
@@ -186,7 +180,7 @@ def test_another_version_of_an_index_is_searched_by_the_same_models():
             SimpleNamespace(tokens=None, directory="x")
         )
     with refusal(MismatchedArtifactError):
-        Fixed().with_index(newer)
+        Listed().with_index(newer)
 
 
 def test_an_index_opens_its_encoder_with_the_settings_it_was_built_with(tiny, tiny_bert, tmp_path):

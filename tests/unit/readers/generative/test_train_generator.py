@@ -20,7 +20,7 @@ from readers.generative.warm_start import warm_start
 from readers.open import open_reader
 from tests.support.reading import read_one
 from tests.support.training import check_parts_sum_to_the_whole, falls, figures_of
-from tests.tiny_generator import KINDS, tiny_seq2seq
+from tests.tiny_generator import tiny_seq2seq
 from tests.tiny_reader import WORDS, tiny_encoder, tiny_reader, tiny_tokenizer
 
 
@@ -113,34 +113,6 @@ def test_the_folder_opens_in_transformers_and_says_the_same(run: Path) -> None:
     reader = open_reader(out, precision="fp32", beams=1)
     result = read_one(reader, "how many b c", [Passage("1", "", "was 7 built has")])
     assert tokenizer.decode(output[0], skip_special_tokens=True).strip() == result.answers[0].text
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("count", [1, 3])
-def test_the_loss_is_transformers_own(kind: str, count: int) -> None:
-    ours = Seq2Seq(tiny_seq2seq(kind), tiny_tokenizer())
-    rows = [
-        [[2, 60 + i, 61, 62, 3] for i in range(count)],
-        [[2, 64, 65 + i, 66, 3] for i in range(count)],
-    ]
-    batch = list(zip(rows, [[60, 61], [62, 63]], strict=True))
-    actual = batch_loss(ours, batch, 7)
-    actual.value.backward()
-    gradient = next(p for p in ours.model.get_encoder().parameters() if p.ndim > 1).grad.clone()
-    ours.model.zero_grad()
-    ids = torch.tensor(rows).view(2 * count, 5)
-    from transformers.modeling_outputs import BaseModelOutput
-
-    states = ours.model.get_encoder()(input_ids=ids, attention_mask=torch.ones_like(ids))[0]
-    loss = ours.model(
-        encoder_outputs=BaseModelOutput(last_hidden_state=states.view(2, 5 * count, -1)),
-        attention_mask=torch.ones(2, 5 * count, dtype=torch.long),
-        labels=torch.tensor([[60, 61, 3], [62, 63, 3]]),
-    ).loss
-    loss.backward()
-    expected = next(p for p in ours.model.get_encoder().parameters() if p.ndim > 1).grad
-    assert float(actual.value.detach()) == pytest.approx(float(loss.detach()), rel=1e-4)
-    assert torch.allclose(gradient, expected, atol=1e-4)
 
 
 def test_processes_share_a_batch_exactly() -> None:

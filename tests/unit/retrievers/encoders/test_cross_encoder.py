@@ -18,9 +18,9 @@ PASSAGES = [
 ]
 
 
-def folder_with(tiny, place, outputs):
+def folder_with(tiny, place, outputs, **changes):
     torch.manual_seed(0)
-    config = BertConfig(**tiny.config(), num_labels=outputs)
+    config = BertConfig(**tiny.config(**changes), num_labels=outputs)
     BertForSequenceClassification(config).save_pretrained(place)
     tiny.tokenizer(place)
     return place
@@ -49,16 +49,10 @@ def reference(folder, questions, passages):
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_scores_equal_one_pair_at_a_time(tiny, tmp_path, outputs, monkeypatch):
     place = folder_with(tiny, tmp_path, outputs)
-    questions = [
-        "the river " * 90,
-        "who wrote the river " * 10,
-        *(f"who wrote {n}" for n in range(7)),
-    ]
-    passages = [
-        PASSAGES[6],
-        Passage("long", "", "the danube rises " * 20),
-        *PASSAGES,
-    ]  # two are cut
+    # The first two are cut.
+    questions = ["the river " * 90, "who wrote the river " * 10]
+    questions += [f"who wrote {n}" for n in range(7)]
+    passages = [PASSAGES[6], Passage("long", "", "the danube rises " * 20), *PASSAGES]
     monkeypatch.setattr(cross_encoder, "_BATCH_LIMITS", (3, 8192))
     encoder = CrossEncoder.load(place, precision="fp32")
     scores = encoder.score(questions, passages)
@@ -69,34 +63,29 @@ def test_scores_equal_one_pair_at_a_time(tiny, tmp_path, outputs, monkeypatch):
         encoder.score(["a", "b"], PASSAGES[:1])
 
 
+def assert_scores_of_the_library(folder, texts, passages):
+    """Fail unless the scores of a question are those of sentence-transformers."""
+    peer = LibraryCrossEncoder(str(folder), device="cpu")
+    expected = peer.predict([("wrote", text) for text in texts], activation_fn=torch.nn.Identity())
+    found = CrossEncoder.load(folder, precision="fp32").score(["wrote"] * len(texts), passages)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
 def test_length_and_prompt_of_sentence_transformers_are_read(folder, tmp_path):
     stated = {"prompts": {"ask": "who: "}, "default_prompt_name": "ask", "max_length": 20}
     LibraryCrossEncoder(str(folder), device="cpu", **stated).save_pretrained(str(tmp_path))
-    peer, ours = (
-        LibraryCrossEncoder(str(tmp_path), device="cpu"),
-        CrossEncoder.load(tmp_path, precision="fp32"),
-    )
-    texts = [f"{p.title} {p.text}" if p.title else p.text for p in PASSAGES]
-    expected = peer.predict([("wrote", text) for text in texts], activation_fn=torch.nn.Identity())
-    np.testing.assert_allclose(ours.score(["wrote"] * 7, PASSAGES), expected, atol=1e-4)
-    assert (
-        CrossEncoder.load(tmp_path, train=True).prompt == ""
-    )  # what is trained is saved without it
+    texts = [f"{p.title} {p.text}".strip() for p in PASSAGES]
+    assert_scores_of_the_library(tmp_path, texts, PASSAGES)
+    # What is trained is saved without it.
+    assert CrossEncoder.load(tmp_path, train=True).prompt == ""
 
 
 def test_pairs_are_cut_at_the_folders_own_length(tiny, tmp_path, monkeypatch):
-    torch.manual_seed(0)
-    config = BertConfig(**{**tiny.config(), "max_position_embeddings": 1024}, num_labels=1)
-    BertForSequenceClassification(config).save_pretrained(tmp_path)
     monkeypatch.setattr(tiny, "max_tokens", 900)
-    tiny.tokenizer(tmp_path)
-    ours = CrossEncoder.load(tmp_path, precision="fp32")
-    assert ours.max_length == 900
+    folder_with(tiny, tmp_path, 1, max_position_embeddings=1024)
     texts = ["the river rises " * 200 + "danube " * 50 + "text " * 300, "text"]
-    peer = LibraryCrossEncoder(str(tmp_path), device="cpu")
-    expected = peer.predict([("wrote", text) for text in texts], activation_fn=torch.nn.Identity())
-    found = ours.score(["wrote"] * 2, [Passage("1", "", text) for text in texts])
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert_scores_of_the_library(tmp_path, texts, [Passage("1", "", text) for text in texts])
+    assert CrossEncoder.load(tmp_path).max_length == 900
     assert CrossEncoder.load(tmp_path, max_length=512, train=True).max_length == 512
 
 

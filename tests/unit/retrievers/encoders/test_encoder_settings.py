@@ -1,4 +1,3 @@
-import json
 import shutil
 
 import pytest
@@ -7,28 +6,19 @@ from safetensors.torch import save_file
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from retrievers.encoders.folders import read_settings
 from retrievers.encoders.tokenization import TextTokenizer
+from tests.support.files import write_json, write_modules
 from tests.support.messages import refusal
-
-
-def write(path, value):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value))
 
 
 def sentence_folder(
     folder, *, kinds=("Transformer", "Pooling", "Normalize"), pooling=None, own=None, bert=None
 ):
     """The files of a sentence-transformers folder, as releases before 6 wrote them."""
-    write(folder / "config.json", {"model_type": "bert", "max_position_embeddings": 128})
-    paths = ["" if kind == "Transformer" else f"{n}_{kind}" for n, kind in enumerate(kinds)]
-    modules = [
-        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for n, (kind, path) in enumerate(zip(kinds, paths, strict=True))
-    ]
-    write(folder / "modules.json", modules)
-    write(folder / "1_Pooling" / "config.json", pooling or {"pooling_mode_mean_tokens": True})
-    write(folder / "config_sentence_transformers.json", own or {})
-    write(
+    write_json(folder / "config.json", {"model_type": "bert", "max_position_embeddings": 128})
+    write_modules(folder, *kinds)
+    write_json(folder / "1_Pooling" / "config.json", pooling or {"pooling_mode_mean_tokens": True})
+    write_json(folder / "config_sentence_transformers.json", own or {})
+    write_json(
         folder / "sentence_bert_config.json",
         bert or {"max_seq_length": 100, "do_lower_case": False},
     )
@@ -112,7 +102,7 @@ def test_length_never_exceeds_the_position_table(tmp_path):
 def test_lower_casing_leaves_special_tokens_alone(tiny_bert, tmp_path):
     """As REALM's masks and the [SEP] of a layout; [mask] would be three pieces of a word."""
     folder = shutil.copytree(tiny_bert, tmp_path / "old")
-    write(folder / "sentence_bert_config.json", {"do_lower_case": True})
+    write_json(folder / "sentence_bert_config.json", {"do_lower_case": True})
     cased, lowered = (TextTokenizer(read_settings(place)) for place in (tiny_bert, folder))
     [expected] = cased.passages([""], ["who wrote [MASK] [SEP] the danube"])
     assert lowered.passages([""], ["WHO wrote [MASK] [SEP] The Danube"]) == [expected]
@@ -120,7 +110,7 @@ def test_lower_casing_leaves_special_tokens_alone(tiny_bert, tmp_path):
 
 
 def test_plain_folder_says_what_was_guessed(tmp_path):
-    write(
+    write_json(
         tmp_path / "config.json",
         {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1},
     )

@@ -1,7 +1,7 @@
 """Embeddings by an address, played by a local server that counts letters."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 import rag
 from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
 from rag.core.types import Passage, Query
+from rag.data.files.rows import write_json_lines
 from rag.pipeline import Pipeline
 from retrievers.encoders.endpoint import EndpointEncoder
 from retrievers.encoders.open import load_encoder, passage_budget
@@ -35,12 +36,9 @@ def embeddings(vector: Callable[[str], list[float]] = letters) -> Reply:
     return reply
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
+@pytest.fixture(autouse=True)
+def replies_with_vectors(server: Server) -> None:
     server.replies = [embeddings()]
-    yield server
-    server.close()
 
 
 def unit(text: str) -> Any:
@@ -72,8 +70,7 @@ def test_texts_are_sent_in_batches_and_come_back_in_order(
 
 def test_an_index_needs_nothing_but_the_server(server: Server, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
-    rows = [json.dumps({"id": str(n), "text": text}) for n, text in enumerate(TEXTS)]
-    corpus.write_text("\n".join(rows))
+    write_json_lines(corpus, [{"text": text} for text in TEXTS])
     rag.index(corpus, tmp_path / "index", encoder=f"{server.source},batch_size=2")
     with Pipeline.open(tmp_path / "index", reader=False, retriever="dense") as pipeline:
         assert pipeline.retrieve(TEXTS[3], 1)[0][1].text == TEXTS[3]
@@ -101,7 +98,7 @@ def test_a_model_that_changes_during_a_build_stops_it_and_loses_nothing(
 ) -> None:
     corpus = tmp_path / "corpus.jsonl"
     texts = [f"{TEXTS[n % 5]} {n}" for n in range(20)]
-    corpus.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    write_json_lines(corpus, [{"text": text} for text in texts])
     counts = [0]
 
     def reply(body: dict[str, Any]) -> tuple[int, bytes]:

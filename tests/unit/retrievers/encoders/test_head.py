@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
-from transformers import BertConfig, BertModel
+from transformers import AutoModel
 
 from rag.core.errors import ArtifactError
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -24,11 +24,7 @@ TEXTS = ["the danube rises in the black forest", "a river", "who wrote the text"
 
 def hidden(folder: Path, encoder: BiEncoder) -> list[torch.Tensor]:
     """(L, H) token vectors of each text by transformers alone."""
-    state = {
-        n.removeprefix("model."): t for n, t in load_file(folder / "model.safetensors").items()
-    }
-    model = BertModel(BertConfig.from_pretrained(folder), add_pooling_layer=False).eval()
-    model.load_state_dict(state, strict=False)
+    model = AutoModel.from_pretrained(folder)
     with torch.no_grad():
         return [
             model(torch.tensor([ids])).last_hidden_state[0]
@@ -36,29 +32,15 @@ def hidden(folder: Path, encoder: BiEncoder) -> list[torch.Tensor]:
         ]
 
 
-def add_weights(folder: Path, prefix: str = "", **tensors: torch.Tensor) -> None:
-    state = load_file(folder / "model.safetensors")
-    named = {name.replace("__", "."): tensor for name, tensor in tensors.items()}
-    save_file(
-        {f"{prefix}{n}": t for n, t in state.items()} | named,
-        folder / "model.safetensors",
-        metadata={"format": "pt"},
-    )
-
-
-def norm_weights(size: int) -> dict[str, torch.Tensor]:
-    return {"norm__weight": torch.randn(size) + 1, "norm__bias": torch.randn(size)}
-
-
 def ance(folder: Path, tiny: Any) -> Any:
     tiny.bert(folder)
-    parts = {"embeddingHead__weight": torch.randn(6, 32), "embeddingHead__bias": torch.randn(6)}
-    parts |= norm_weights(6)
-    add_weights(folder, **parts)
+    head = {"embeddingHead.weight": torch.randn(6, 32), "embeddingHead.bias": torch.randn(6)}
+    norm = {"norm.weight": torch.randn(6) + 1, "norm.bias": torch.randn(6)}
+    file = folder / "model.safetensors"
+    save_file({**load_file(file), **head, **norm}, file, metadata={"format": "pt"})
 
     def expected(x: torch.Tensor) -> torch.Tensor:
-        y = functional.linear(x[0], parts["embeddingHead__weight"], parts["embeddingHead__bias"])
-        return functional.layer_norm(y, (6,), parts["norm__weight"], parts["norm__bias"])
+        return functional.layer_norm(functional.linear(x[0], *head.values()), (6,), *norm.values())
 
     return expected
 

@@ -15,7 +15,6 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, with_hub_names
-from rag.core.files import read_json
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.folders import read_settings
 from retrievers.encoders.open import load_encoder, load_like, passage_budget
@@ -23,9 +22,10 @@ from retrievers.encoders.settings import FID_LAYOUT, FID_PREFIX, EncoderSettings
 from retrievers.encoders.static import StaticEncoder
 from retrievers.training.bi_encoder import adopt_index
 from retrievers.training.config import DprTrainConfig
+from tests.support.files import write_json
 from tests.support.messages import refusal
 from tests.token_towers import bi_encoder
-from tests.unit.retrievers.encoders.test_encoder_settings import sentence_folder, write
+from tests.unit.retrievers.encoders.test_encoder_settings import sentence_folder
 
 CTX, QUESTION = "dpr-ctx_encoder-single-nq-base", "dpr-question_encoder-single-nq-base"
 PLAIN = ("Transformer", "Pooling")
@@ -166,16 +166,15 @@ def test_a_prefix_can_be_the_name_of_a_prompt(tmp_path: Path) -> None:
 
 
 def plain(folder: Path, **config: Any) -> EncoderSettings:
-    write(folder / "config.json", {"model_type": "bert", "max_position_embeddings": 96, **config})
+    write_json(
+        folder / "config.json", {"model_type": "bert", "max_position_embeddings": 96, **config}
+    )
     weights = {"embeddings.word_embeddings.weight": np.zeros((4, 2), np.float32)}
     save_file(weights, folder / "model.safetensors")
     return read_settings(folder)
 
 
 def test_lengths_are_the_folders_own(tmp_path: Path) -> None:
-    nomic = sentence_folder(tmp_path / "nomic", bert={"max_seq_length": 8192})
-    write(nomic / "config.json", {"model_type": "nomic_bert", "n_positions": 8192})
-    assert read_settings(nomic).max_length == 8192
     long = plain(tmp_path / "long", max_position_embeddings=2048)
     assert long.max_length == 512
     assert "cut at 512 of 2048 tokens" in long.guessed
@@ -198,7 +197,7 @@ def test_folders_of_model2vec_alone_are_read_as_it_does(
 ) -> None:
     """Cut at 512 tokens or as stated, then without the unknown ones; the first name no type."""
     tiny.tokenizer(tmp_path)
-    write(tmp_path / "config.json", config)
+    write_json(tmp_path / "config.json", config)
     drawn = np.random.default_rng(0).normal(size=(128, 8)).astype(np.float32)
     save_file({"embeddings": drawn}, tmp_path / "model.safetensors")
     texts = ["the 🙂 river", "ξ danube ξ the black forest", "the river " * 300 + "danube " * 90]
@@ -225,14 +224,6 @@ def test_overrides_are_refused_where_they_do_not_fit(tiny_bert: Path) -> None:
     cut, _ = passage_budget(tiny_bert, passage_prefix="the river ", max_length=40)
     assert cut == 40 - 3 - 2
     assert passage_budget("static", max_length=1 << 20)[0] == passage_budget("static")[0]
-
-
-def test_settings_of_a_trained_dpr_are_stated(tmp_path: Path) -> None:
-    folder = sentence_folder(tmp_path, own={"straight_apostrophes": True})
-    assert read_settings(folder).straight_apostrophes
-    stated = read_json(folder / "config_sentence_transformers.json")
-    write(folder / "config_sentence_transformers.json", {**stated, "straight_apostrophes": False})
-    assert not read_settings(folder).straight_apostrophes
 
 
 def test_dpr_alone_reads_straight_apostrophes(towers: Path, tiny_bert: Path) -> None:

@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.core.types import Passage, Query
-from retrievers.encoders.open import load_encoder, load_like
+from retrievers.encoders.open import load_encoder
 from retrievers.encoders.static import StaticEncoder, write_static
 from tests.support.messages import refusal
 
@@ -69,21 +69,6 @@ def test_what_is_written_opens_in_sentence_transformers(
     theirs = SentenceTransformer(str(place), device="cpu")
     np.testing.assert_allclose(theirs.encode(TEXTS), made, atol=2e-3)
     assert theirs.similarity_fn_name == "cosine"
-
-
-def test_the_shipped_encoder_loads_by_name() -> None:
-    encoder = load_encoder("static")
-    assert (encoder.identity.name, encoder.dim, encoder.identity.similarity) == (
-        "static",
-        256,
-        "cosine",
-    )
-    assert load_like(encoder.identity).identity == encoder.identity
-    near, far = encoder.encode_passages(
-        ["", ""], ["The Danube rises in the Black Forest.", "Tax law of 1913."]
-    )
-    question = encoder.encode_questions(["Where is the source of the river Danube?"])[0]
-    assert question @ near > question @ far
 
 
 def test_mapping_and_weights_of_model2vec(tmp_path: Path, vectors: np.ndarray) -> None:

@@ -1,4 +1,3 @@
-import json
 import shlex
 from pathlib import Path
 
@@ -224,30 +223,6 @@ def test_the_question_itself_is_no_negative(index_dir, tmp_path):
     example = mined(tmp_path / "o.json")["p1"]
     assert len(example.negatives) == 9
     assert "p1" not in [negative.passage.id for negative in example.negatives]
-
-
-def test_the_command(index_dir, questions, tmp_path, capsys):
-    out = tmp_path / "negatives.json"
-    command = [
-        "mine",
-        "-i",
-        str(index_dir),
-        "-q",
-        str(questions),
-        "-o",
-        str(out),
-        "--source",
-        "both",
-    ]
-    assert exit_code(*command, "--ranks", "2:9", "--per-question", "3", "--margin", "0.999") == 0
-    printed = capsys.readouterr().out
-    assert "examples 6" in printed
-    assert "questions 7" in printed
-    assert f"→ {out}" in printed
-    assert all(len(example.negatives) <= 3 for example in mined(out).values())
-    report = json.loads((tmp_path / "negatives.json.report.json").read_text())
-    assert report["settings"]["ranks"] == "2:9"
-    assert exit_code(*command, "--ranks", "9:2") == 2
 
 
 def test_the_printed_command_trains_without_any_negative(index_dir, tmp_path, capsys, monkeypatch):

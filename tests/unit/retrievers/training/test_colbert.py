@@ -1,6 +1,5 @@
 """`rag train colbert` learns; a start that no index takes is refused."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from rag.core.types import Passage
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import split_examples
 from retrievers.training.config import ColbertTrainConfig
+from tests.support.files import change_json
 from tests.support.training import falls, named
 from tests.unit.retrievers.conftest import TINY, mrr_of
 
@@ -58,7 +58,7 @@ def test_a_start_of_longer_vectors_is_trained_with_unit_vectors(
 ) -> None:
     tiny.late_interaction(tmp_path / "start")
     path = tmp_path / "start" / "config_sentence_transformers.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "normalize": False}))
+    change_json(path, normalize=False)
     given = {"projection_dim": 0, "max_steps": 1, "validation_fraction": 0.0}
     unit = config(tmp_path / "run", cipher_file(40), tmp_path / "start", **given)
     encoder = BiEncoder.load(unit.train_model(), precision="fp32")

@@ -1,6 +1,6 @@
 """The inverse cloze task: what is drawn, that it teaches retrieval, and what it refuses."""
 
-import json
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,9 @@ import pytest
 from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
+from rag.core.files import read_json
 from rag.core.types import Passage
+from rag.data.files.rows import write_json_lines
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
@@ -31,8 +33,14 @@ _SMALL: dict[str, Any] = {
 }
 
 
+TEXTS = [
+    f"Who wrote {a} in {b} rises. The river {b} in {a} text."
+    for a, b in itertools.product("abcdef", "ghij")
+]
+
+
 def write_corpus(path: Path, texts: list[str]) -> Path:
-    path.write_text("\n".join(json.dumps({"id": str(n), "text": t}) for n, t in enumerate(texts)))
+    write_json_lines(path, [{"id": str(n), "text": text} for n, text in enumerate(texts)])
     return path
 
 
@@ -45,11 +53,7 @@ def drawn(store: Any, held_out: np.ndarray, **data: Any) -> IctBatches:
 def test_a_batch_depends_on_seed_and_step_alone_and_leaves_out_what_is_held_out(
     tmp_path: Path,
 ) -> None:
-    texts = [
-        f"Who wrote {a} in {b} rises. The river {b} in {a} text. No."
-        for a in "abcdef"
-        for b in "ghij"
-    ]
+    texts = [f"{text} No." for text in TEXTS]
     store = open_corpus([write_corpus(tmp_path / "c.jsonl", texts)], tmp_path / "data", "none")
     held_out = np.array([0, 3, 4, 23])
     batches, again = (drawn(store, held_out) for _ in range(2))
@@ -109,10 +113,7 @@ def test_a_small_corpus_holds_out_enough_to_be_told_apart(
 
 
 def test_held_out_passages_are_scored_without_questions(tmp_path: Path, tiny_bert: Path) -> None:
-    texts = [
-        f"Who wrote {a} in {b} rises. The river {b} in {a} text." for a in "abcdef" for b in "ghij"
-    ]
-    passages = [Passage(str(n), "title", text) for n, text in enumerate(texts)]
+    passages = [Passage(str(n), "title", text) for n, text in enumerate(TEXTS)]
     write_index(tmp_path / "index", passages, settings=BuildSettings(retriever="bm25"))
     config = IctTrainConfig(
         out=tmp_path / "run",
@@ -124,7 +125,7 @@ def test_held_out_passages_are_scored_without_questions(tmp_path: Path, tiny_ber
         **{**_SMALL, "validation_fraction": 0.25},
     )
     config.train_model()
-    figures = json.loads((config.out / "figures.json").read_text())
+    figures = read_json(config.out / "figures.json")
     assert figures["step"] == 2
     assert figures["figures"]["nll"] > 0
 

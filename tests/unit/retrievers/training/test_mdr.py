@@ -126,7 +126,6 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
     for config in (one, two):
         assert falls(config.out, 0.9)
         assert {"nll", "average_rank"} <= figures_of(config.out).keys()
-    print(shares)
     assert shares[0] + 0.1 < shares[1]
     assert shares[1] + 0.05 < shares[2]
 

@@ -67,15 +67,6 @@ def test_a_frozen_passage_tower_takes_no_gradients(tiny_bert: Path) -> None:
         bi_encoder(tiny_bert, frozen="passage", **TOKENS)
 
 
-def test_a_frozen_passage_tower_makes_the_same_vectors_in_training(tiny_bert: Path) -> None:
-    model = bi_encoder(tiny_bert, shared=False, dropout=0.5, frozen="passage", **TOKENS)
-    passages = [Passage("", "", "the river")]
-    expected = model.eval().encode_passages(passages)
-    model.train()
-    assert torch.equal(model.encode_passages(passages), expected)
-    assert not torch.equal(*(model.encode_queries([Query("the river")]) for _ in range(2)))
-
-
 def test_questions_are_read_as_their_own_folder_says(tiny_bert: Path, tmp_path: Path) -> None:
     model = bi_encoder(tiny_bert, **TOKENS)
     straight = replace(model.settings.passage, straight_apostrophes=True, query_prefix="ask ")

@@ -1,6 +1,5 @@
 """`train_reranker`: the loss against brute force, and learning to rank."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from rag.data.examples import Example, write_examples
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.training.config import RerankerTrainConfig
 from retrievers.training.reranker import _step
+from tests.support.files import write_json
 from tests.support.messages import refusal
 from tests.support.training import check_parts_sum_to_the_whole, named, records
 
@@ -103,12 +103,11 @@ def test_a_decoder_that_states_no_padding_is_scored_in_batches(
     start = tiny.base(tmp_path / "start", "qwen3")
     stated = read_json(start / "config.json")
     del stated["pad_token_id"]
-    (start / "config.json").write_text(json.dumps(stated))
+    write_json(start / "config.json", stated)
     if not has_pad:
-        file = start / "tokenizer_config.json"
-        tokens = read_json(file)
+        tokens = read_json(start / "tokenizer_config.json")
         del tokens["pad_token"]
-        file.write_text(json.dumps({**tokens, "eos_token": "[SEP]"}))
+        write_json(start / "tokenizer_config.json", {**tokens, "eos_token": "[SEP]"})
     judge = CrossEncoder.load(start, train=True)
     judge.network.eval()
     questions = ["who wrote the text", "who"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.special import log_softmax
 from tokenizers import processors
-from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaModel
+from transformers import PreTrainedTokenizerFast
 
 from rag.core.types import Passage
 from rag.training.run_log import read_metrics
@@ -29,6 +29,7 @@ from readers.extractive.training.teacher import Teacher
 from tests.tiny_reader import (
     PIECES,
     TINY_TRAINING,
+    random_roberta,
     tiny_encoder,
     tiny_squad,
     tiny_tokenizer,
@@ -76,18 +77,7 @@ def mpnet_like(folder: Path) -> Path:
     whole = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, cls_token="<s>", sep_token="</s>", **names
     )
-    torch.manual_seed(3)
-    config = RobertaConfig(
-        vocab_size=len(whole),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=162,
-        type_vocab_size=1,
-        initializer_range=0.3,
-    )
-    encoder = RobertaModel(config, add_pooling_layer=False).eval()
+    encoder = random_roberta(len(whole), 0.3, seed=3).eval()
     model = SpanModel(encoder, torch.nn.Linear(32, 2), passage_head=torch.nn.Linear(32, 3))
     export_int8(folder, model, model.state_dict(), whole, name="teacher", settings=ReaderSettings())
     return folder
