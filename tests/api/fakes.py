@@ -16,6 +16,7 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI
 
+from indexers.settings import BuildSettings
 from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import atomic_write_json
 from rag.core.log import Timer
@@ -294,6 +295,7 @@ def empty_index(place: Path) -> Path:
 
 KEY = {"X-API-Key": "admin"}  # which clients send
 ADMIN = (hash_api_key("admin"),)
+BM25 = BuildSettings(retriever="bm25", threads=1, java_heap_mib=256)
 
 
 def settings(**values: Any) -> ServeSettings:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.fakes import ADMIN, PASSAGES, FakePipeline, posted, running
+from tests.api.fakes import PASSAGES, FakePipeline, posted, running
 
 pytestmark = pytest.mark.anyio
 QUERY = "Where does the Danube rise?"
@@ -61,14 +61,6 @@ async def test_many_queries_are_answered_in_order_and_alike_whoever_else_asks():
     assert replies[0].content == replies[1].content
 
 
-async def test_a_batch_may_have_more_queries_than_the_queue_is_said_to_hold():
-    service = FakePipeline()
-    async with running(service, batch_max_size=512) as client:
-        body = await posted(client, "/retrieve", queries=[QUERY] * 300)
-    assert len(body["result"]) == 300
-    assert [len(batch) for batch in service.batches] == [300]
-
-
 async def test_a_query_that_cannot_be_searched_for_leaves_the_others_their_hits(client):
     queries = [QUERY, " ", "a\0b", "\ud800", "w" * 1001, "Rhine"]
     content = json.dumps(search_r1_payload(queries))
@@ -110,19 +102,3 @@ async def test_similarities_of_token_vectors_are_no_probabilities():
     assert refused.status_code == 422
     assert "/srv" not in refused.text
     assert "no model that scores texts" in refused.json()["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/retrieve", search_r1_payload([QUERY])),
-        ("/retrieve/", search_r1_payload([QUERY])),
-        ("/v1/rerank", {"query": QUERY, "documents": ["a"]}),
-        ("/rerank", {"query": QUERY, "texts": ["a"]}),
-    ],
-)
-async def test_a_server_with_keys_asks_for_one(path: str, body: dict[str, Any]):
-    async with running(api_keys=ADMIN) as client:
-        refused = await client.post(path, json=body, headers={"X-API-Key": ""})
-        answered = await client.post(path.rstrip("/"), json=body)
-    assert (refused.status_code, answered.status_code) == (401, 200)

@@ -275,19 +275,11 @@ def test_a_conversation_that_cannot_be_used_costs_nothing(client: openai.OpenAI)
     assert complete(client, *long).question == "And his?"
 
 
-def test_wrong_requests_have_errors_that_the_client_knows(client: openai.OpenAI) -> None:
+def test_another_model_is_an_error_that_the_client_knows(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as missing:
         complete(client, user(QUESTION), model="gpt-4o")
     assert missing.value.code == "model_not_found"
     assert missing.value.type == "invalid_request_error"
-    with pytest.raises(openai.NotFoundError):
-        client.models.retrieve("gpt-4o")
-    with pytest.raises(openai.UnprocessableEntityError) as refused:
-        complete(client, user(""))
-    assert refused.value.code == "invalid_request"
-    with pytest.raises(openai.AuthenticationError) as unknown:
-        complete(client.with_options(api_key="wrong"), user(QUESTION))
-    assert unknown.value.code == "unauthorized"
 
 
 @pytest.mark.anyio

@@ -16,7 +16,6 @@ import rag
 from indexers.documents import Put
 from indexers.index import Index
 from indexers.index_writer import Content, update_index, write_index
-from indexers.settings import BuildSettings
 from rag.core.files import directory_lock
 from rag.core.types import Passage
 from rag.data.records import CorpusOptions
@@ -24,7 +23,7 @@ from rag.integrations.mcp import _link, create_mcp_server
 from serve import documents
 from serve.chat import _source
 from serve.errors import ApiError
-from tests.api.fakes import application, found, opened, refused, running, settings, until
+from tests.api.fakes import BM25, application, found, opened, refused, running, settings, until
 from tests.support.files import index_files
 from tests.support.messages import refusal
 
@@ -38,9 +37,8 @@ PASSAGE = {"title": "", "text": "", "start": 0, "end": 0, "score": 0.0}
 
 
 def build(folder: Path, split: str) -> Path:
-    chosen = BuildSettings(retriever="bm25", threads=1, java_heap_mib=256)
     source = {"options": CorpusOptions(split=split).model_dump()}
-    return write_index(folder, Content(DOCUMENTS, source), settings=chosen).directory
+    return write_index(folder, Content(DOCUMENTS, source), settings=BM25).directory
 
 
 @pytest.fixture

@@ -57,9 +57,7 @@ def check(response: httpx.Response, status: int, code: str) -> dict[str, str]:
 BAD_REQUESTS = [  # path, body, words of the message
     ("/v1/ask", {}, "either 'question'"),
     ("/v1/ask", {"question": "a", "questions": ["b"]}, "either 'question'"),
-    ("/v1/ask", {"question": ""}, "question: string should have at least 1 character"),
     ("/v1/ask", {"questions": ["a", " "]}, "questions.1: string should have at least 1 character"),
-    ("/v1/ask", {"question": 7}, "question: input should be a valid string"),
     ("/v1/ask", {"questions": ["a"] * 33}, "questions: list should have at most 32 items, not 33"),
     ("/v1/ask", {"question": "é" * 1001}, "question: string should have at most 1000 characters"),
     (
@@ -88,14 +86,11 @@ BAD_REQUESTS = [  # path, body, words of the message
     ("/v1/embeddings", {"input": ["a", " "]}, "input.1: is empty"),
     ("/v1/embeddings", {"input": [[1, 2]]}, "input: token ids, expected texts"),
     ("/v1/embeddings", {"input": "a", "dimensions": 2}, "dimensions is 2, the vectors have 3"),
-    ("/retrieve", {"queries": "a"}, "queries: input should be a valid list"),
     ("/retrieve", {"queries": ["a"] * 4097}, "queries: list should have at most 4096 items"),
     ("/retrieve", {"queries": ["a"], "topk": 0}, "topk: input should be greater than or equal"),
-    ("/v1/rerank", {"query": "a", "documents": []}, "documents: list should have at least 1 item"),
     ("/v1/rerank", {"query": "a", "documents": ["b", " "]}, "documents.1.text: is empty"),
     ("/v1/rerank", {"query": "a", "documents": [3]}, "documents.0: "),
     ("/rerank", {"query": "a", "texts": ["b", "\0"]}, "texts.1: is not valid Unicode"),
-    ("/v1/chat/completions", {"messages": []}, "messages: list should have at least 1 item"),
     (
         "/v1/chat/completions",
         {"messages": [USER | {"content": "a" * 1001}]},
@@ -182,7 +177,17 @@ async def test_a_refused_method_is_told_all_others(client, method, path, allowed
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/page.json", "/openapi.json", "/static/app.js", "/metrics", "/v1/models", "/x"]
+    "path",
+    [
+        "/",
+        "/page.json",
+        "/openapi.json",
+        "/static/app.js",
+        "/metrics",
+        "/readyz",
+        "/v1/models",
+        "/x",
+    ],
 )
 async def test_what_answers_get_answers_head(client, path):
     got, head = [await client.request(method, path) for method in ("GET", "HEAD")]
@@ -190,13 +195,13 @@ async def test_what_answers_get_answers_head(client, path):
     assert head.headers["content-type"] == got.headers["content-type"]
 
 
-async def test_unknown_paths_methods_and_passages(client):
+async def test_unknown_paths_methods_passages_and_shelves(client):
     check(await client.post("/v2/ask", json={}), 404, "not_found")
     check(await client.get("/redoc"), 404, "not_found")
     for path in ("/v1/ask/", "/docs/", "/static"):
         check(await client.get(path), 404, "not_found")
     check(await client.get("/v1/ask"), 405, "method_not_allowed")
-    check(await client.post("/"), 405, "method_not_allowed")
+    check(await ask(client, shelf="x"), 404, "shelf_not_found")
     error = check(await client.get("/v1/passages/%F0%9F%98%80"), 404, "passage_not_found")
     assert "😀" in error["message"]
 
@@ -340,17 +345,19 @@ async def test_an_index_that_cannot_be_opened_is_reported_to_the_runner_not_the_
 class TestKeys:
     hashes = (hash_api_key("one"), hash_api_key("two"), hash_api_key("voilà🔑"))
 
-    async def test_a_key_is_needed_under_v1_only(self):
+    async def test_a_key_is_needed_for_what_is_searched_or_read(self):
         async with running(api_keys=self.hashes) as client:
             missing = await ask(client)
             check(missing, 401, "unauthorized")
             assert missing.headers["www-authenticate"] == "Bearer"
             for path in ("/v1/passages/danube-1", "/v1/files/a", "/v1/anything"):
                 check(await client.get(path), 401, "unauthorized")
+            for path in ("/retrieve", "/retrieve/", "/rerank", "/v1/rerank"):
+                check(await client.post(path, json={}), 401, "unauthorized")
             for path in ("/", "/healthz", "/readyz", "/metrics", "/openapi.json"):
                 assert (await client.get(path)).status_code == 200
             assert (await client.get("/page.json")).json()["needs_key"] is True
-            assert await rejected(client) == {"unauthorized": 4}
+            assert await rejected(client) == {"unauthorized": 8}
 
     async def test_the_page_shows_names_of_folders_to_those_with_a_key_alone(self):
         async with running(api_keys=self.hashes) as client:

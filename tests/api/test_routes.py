@@ -70,9 +70,6 @@ async def test_a_passage_with_its_neighbours(client):
 async def test_health_and_readiness(client):
     assert (await client.get("/healthz")).json() == {"status": "alive"}
     ready = await client.get("/readyz")
-    for path in ("/healthz", "/readyz", "/metrics"):
-        asked = await client.head(path)
-        assert (asked.status_code, asked.content) == (200, b"")
     assert ready.json() == {"status": "ready", "index_version": "v1", "n_passages": 4}
 
 

@@ -19,7 +19,6 @@ from fastapi import FastAPI
 from indexers.documents import Put
 from indexers.index_writer import Content, write_index
 from indexers.rights import change_rights
-from indexers.settings import BuildSettings
 from rag.core.errors import ArtifactError, ConfigError, RagError
 from rag.core.files import atomic_write_json
 from rag.core.manifest import MANIFEST_NAME, RIGHTS_DIR, VERDICT_PROMISE_NAME
@@ -33,13 +32,22 @@ from serve.settings import ServeSettings
 from serve.shelves import Shelf
 from serve.together import Together, fuse_by_rank
 from tests.api import fakes
-from tests.api.fakes import ADMIN, engine_of, opened, posted, refused, running, settings, until
+from tests.api.fakes import (
+    ADMIN,
+    BM25,
+    engine_of,
+    opened,
+    posted,
+    refused,
+    running,
+    settings,
+    until,
+)
 from tests.support.messages import refusal
 from tests.support.verifying import WordVerifier
 
 pytestmark = pytest.mark.anyio
 RIVERS = ("Danube", "Rhine", "Elbe")
-_BUILD = BuildSettings(retriever="bm25", threads=1, java_heap_mib=256)
 
 
 def build(folder: Path, name: str, *more: str) -> Path:
@@ -50,7 +58,7 @@ def build(folder: Path, name: str, *more: str) -> Path:
         puts.append(Put(f"m{number}", "", [Passage(f"m{number}-0", "", text)]))
     source = {"options": CorpusOptions(split="none").model_dump()}
     content = Content(puts, source)
-    return write_index(folder / name, content, settings=_BUILD, overwrite=True).directory
+    return write_index(folder / name, content, settings=BM25, overwrite=True).directory
 
 
 @pytest.fixture(scope="module")
@@ -165,16 +173,6 @@ async def test_a_request_that_names_no_shelf_of_the_server_is_told(
     method, path, body = call
     async with running(app=application(folder, api_keys=ADMIN)) as client:
         assert refused(await client.request(method, path, json=body)) == (status, code)
-
-
-async def test_a_server_of_one_index_names_no_shelf(folder: Path) -> None:
-    async with running(app=fakes.application(folder / "Elbe", api_keys=())) as client:
-        (hit,) = (await ask(client, "river"))["hits"]
-        assert list(hit) == ["passage_id", "title", "text", "score"]
-        ready = (await client.get("/readyz")).json()
-        assert ready.keys() == {"status", "index_version", "n_passages"}
-        assert "shelves" not in (await client.get("/page.json")).json()
-        assert await answered(client, "Elbe") == (404, "shelf_not_found")
 
 
 async def test_new_shelves_are_taken_up_changed_ones_swapped_and_gone_ones_let_go(

@@ -12,7 +12,6 @@ import rag
 from indexers.index import Index
 from indexers.index_writer import write_index
 from indexers.rights import change_rights
-from indexers.settings import BuildSettings
 from rag.core.errors import ArtifactError, ResourceError
 from rag.core.manifest import MANIFEST_NAME, index_version
 from rag.core.types import Passage
@@ -20,6 +19,7 @@ from serve.app import create_app
 from serve.settings import ServeSettings
 from serve.shelves import Shelf, open_pipeline
 from tests.api.fakes import (
+    BM25,
     FakeIndex,
     FakePipeline,
     application,
@@ -162,8 +162,7 @@ OPEN = Passage("b-0", "", "open words")
 
 
 def build(place: Path, *passages: Passage) -> Path:
-    chosen = BuildSettings(retriever="bm25", threads=1, java_heap_mib=256)
-    return write_index(place, passages, settings=chosen).directory
+    return write_index(place, passages, settings=BM25).directory
 
 
 def point(link: Path, target: Path) -> None:

@@ -239,9 +239,3 @@ def test_a_change_on_disk_is_the_one_that_was_sent(tmp_path: Path) -> None:
     version = Version(id="1", status="made", deleted={"x": True})
     made = {"id": "1", "status": "made", "deleted": {"x": True}}
     assert json.loads(version.model_dump_json(exclude_defaults=True)) == made
-
-
-async def test_many_at_once_are_all_made(client: httpx.AsyncClient) -> None:
-    accepting = [accept(client, {"id": f"n{n}", "text": f"number{n}"}) for n in range(40)]
-    versions = [await ended(client, each) for each in await asyncio.gather(*accepting)]
-    assert len({version["index_version"] for version in versions}) == 1

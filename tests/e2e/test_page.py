@@ -23,6 +23,7 @@ def test_ask_and_see_the_answer_with_its_evidence(page):
     page.until(lambda: page.all("#examples button"))  # the server's settings arrive after the page
     assert page.texts("#examples button")[0] == QUESTION
     assert "Answers from 4 passages" in page.text("#tagline")
+    assert not page.is_visible("#upload")  # there are no keys
     page.ask(QUESTION)
     assert page.text(".answer") == "the Black Forest"
     assert page.text(".words") == "93 % sure, almost certain"

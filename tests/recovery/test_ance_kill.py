@@ -7,13 +7,13 @@ import pytest
 
 from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
-from rag.core.types import Passage
-from rag.data.examples import Example, write_examples
+from rag.data.examples import write_examples
 from rag.training import fit, refresh
 from rag.training.checkpoints import complete_checkpoints
 from rag.training.run_log import read_metrics
 from retrievers.training.config import AnceTrainConfig
 from tests.unit.indexers.conftest import WordEncoder
+from tests.unit.retrievers.conftest import TINY, cipher_examples
 from tests.worlds import killed_at
 
 STEPS = 12
@@ -23,29 +23,19 @@ STEPS = 12
 def material(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str, Any]:
     """Training file, index and model of a tiny run."""
     place = tmp_path_factory.mktemp("material")
-    passages = [
-        Passage(f"p{n}", "title", f"the river {chr(97 + n % 26)} {chr(97 + n // 3)}")
-        for n in range(60)
-    ]
-    examples = [
-        Example.labelled(f"q{n}", f"who wrote {p.text[-3:]}", (), (p,), (passages[n - 1],))
-        for n, p in enumerate(passages)
-    ]
+    examples = cipher_examples(60)
+    passages = [example.positives[0] for example in examples]
     write_examples(place / "train.json", examples)
     write_index(place / "index", passages, encoder=WordEncoder(4), settings=BuildSettings(probes=2))
     return {
+        **TINY,
         "train_files": [str(place / "train.json")],
         "index": str(place / "index"),
         "question_encoder": str(tiny_bert),
         "pooling": "mean",
         "normalize": True,
-        "precision": "fp32",
-        "question_tokens": 8,
-        "passage_tokens": 8,
         "batch_size": 4,
         "dropout": 0.1,
-        "threads": 1,
-        "log_every_steps": 1,
         "save_every_s": 1e-6,
         "validation_fraction": 0.0,
         "learning_rate": 1e-3,

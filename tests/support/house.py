@@ -13,28 +13,23 @@ both read, and is made by the first run. A record that exists is kept: delete it
 import argparse
 import json
 import math
-import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import torch
-from transformers import BertModel
+import httpx
 
+from rag.bench.server_process import ServerProcess
 from rag.sample import corpus_path, questions_path
 from serve.settings import hash_api_key
 from tests.tiny_generator import tiny_generator
-from tests.tiny_reader import tiny_config, tiny_tokenizer
+from tests.tiny_reader import tiny_encoder
 
 RETRIEVERS = ("dense", "bm25", "hybrid", "multihop")
 ASKED = 400
@@ -120,16 +115,9 @@ def make_inputs(inputs: Path) -> None:
     inputs.mkdir(parents=True)
     (inputs / "corpus.jsonl").write_bytes(corpus_path().read_bytes())
     (inputs / "questions.jsonl").write_bytes(questions_path().read_bytes())
-    write_encoder(inputs / "encoder")
+    # Reads as many tokens as the presets' passages have.
+    tiny_encoder(inputs / "encoder", max_position_embeddings=512)
     tiny_generator(inputs / "generator")
-
-
-def write_encoder(folder: Path) -> None:
-    """A random BERT that reads as many tokens as the presets' passages have."""
-    torch.manual_seed(0)
-    config = tiny_config(initializer_range=0.05, max_position_embeddings=512)
-    BertModel(config).save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
 
 
 def record_everything(house: House) -> None:
@@ -236,45 +224,22 @@ def chat(question: str) -> dict[str, Any]:
 @contextmanager
 def serving(house: House) -> Iterator[Callable[..., Any]]:
     """Serve the index; the value calls a path, with a body or without."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = [sys.executable, "-m", "rag.cli.main", "serve", "--index", "index", "--port", str(port)]
-    environment = {**os.environ, "RAG_SERVE_API_KEYS": hash_api_key(API_KEY)}
-    log = (house.folder / "serve.log").open("w")
-    server = subprocess.Popen(words, cwd=house.folder, env=environment, stdout=log, stderr=log)
-    address = f"http://127.0.0.1:{port}"
+    keys = {"api_keys": hash_api_key(API_KEY)}
+    with ServerProcess(house.folder / "index", settings=keys) as server:
+        client = httpx.Client(
+            base_url=f"http://{server.host}:{server.port}",
+            headers={"X-API-Key": API_KEY},
+            timeout=120,
+        )
 
-    def call(path: str, body: dict[str, Any] | None = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(address + path, data)
-        request.add_header("Content-Type", "application/json")
-        request.add_header("X-API-Key", API_KEY)
-        try:
-            with urllib.request.urlopen(request, timeout=120) as reply:
-                return json.loads(reply.read())
-        except urllib.error.HTTPError as error:
-            return {"status": error.code, "body": json.loads(error.read())}
+        def call(path: str, body: dict[str, Any] | None = None) -> Any:
+            reply = client.get(path) if body is None else client.post(path, json=body)
+            if reply.is_error:
+                return {"status": reply.status_code, "body": reply.json()}
+            return reply.json()
 
-    try:
-        wait_until_ready(address, server)
-        yield call
-    finally:
-        server.terminate()
-        server.wait(60)
-        log.close()
-
-
-def wait_until_ready(address: str, server: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 120
-    while time.monotonic() < until and server.poll() is None:
-        try:
-            urllib.request.urlopen(f"{address}/readyz", timeout=5).close()
-        except OSError:
-            time.sleep(0.5)
-        else:
-            return
-    raise CommandFailedError("the server did not start: see serve.log")
+        with client:
+            yield call
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 from torch.nn import Module
 
 from rag.core.files import read_json
@@ -37,6 +38,21 @@ def named(folder: Path, method: str) -> str:
     assert f"rag train {method}" in card
     assert str(folder.parent) not in card
     return card
+
+
+def check_trained_alike(one: Path, two: Path) -> None:
+    """Fail unless the runs of two encoders took the same steps, to weights that are almost equal."""
+    logs = [read_metrics(encoder.parent / "metrics.jsonl") for encoder in (one, two)]
+    assert len(logs[0]) == len(logs[1]) > 2
+    for alone, shared in zip(*logs, strict=True):
+        assert alone.keys() == shared.keys()
+        for name in alone.keys() & {"loss", "norm", "eval/nll", "examples", "tokens"}:
+            assert shared[name] == pytest.approx(alone[name], rel=1e-4), name
+    weights, others = (load_file(encoder / "model.safetensors") for encoder in (one, two))
+    for name, tensor in weights.items():
+        # The gradient of these is nothing but rounding, of which Adam makes steps of full length.
+        if "key.bias" not in name:
+            assert (np.abs(tensor - others[name]) < 1e-4).mean() > 0.99, name
 
 
 def check_parts_sum_to_the_whole(model: Module, whole: Loss, parts: Sequence[Loss]) -> None:
