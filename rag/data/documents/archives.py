@@ -25,7 +25,7 @@ from rag.data.documents.grid import Row, size
 from rag.data.documents.kinds import open_archive
 from rag.data.documents.numerals import numeral
 from rag.data.documents.plain import decode
-from rag.data.documents.tables import sheet
+from rag.data.documents.tables import FORMULAS, sheet
 
 _NAMESPACE = "{{urn:oasis:names:tc:opendocument:xmlns:{}:1.0}}"
 _TEXT = _NAMESPACE.format("text")
@@ -156,6 +156,8 @@ def _sheets(body: Element, reader: "_OpenDocument") -> tuple[list[Piece], Counte
                 beside[what] += 1
                 # Charts may have tables.
                 node.clear()
+        for cell in table.iterfind(f".//{_TABLE_CELL}[@{_TABLE}formula]"):
+            beside[FORMULAS] += cell.get(f"{_OFFICE}value-type") is None
         are_hidden: list[bool] = []
         for node in table.iter(f"{_TABLE}table-column"):
             are_hidden += [_is_collapsed(node)] * _n_repeats(node, "columns")

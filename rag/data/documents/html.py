@@ -413,6 +413,9 @@ def _is_hidden(node: Any) -> bool:
 
 
 def _is_invisible(attributes: Mapping[str, str | None]) -> bool:
+    # One of several panels is shown at a time.
+    if attributes.get("role") == "tabpanel":
+        return False
     return "hidden" in attributes or bool(_INVISIBLE.search(attributes.get("style") or ""))
 
 
@@ -437,6 +440,6 @@ def _is_links(node: Any, least: int) -> bool:
     """
     if node.css_first("h1") is not None:
         return False
-    n_letters = len(clean(node.text(deep=True)))
-    n_linked = sum(len(clean(link.text(deep=True))) for link in node.css("a"))
+    n_letters = _n_visible(node)
+    n_linked = sum(map(_n_visible, node.css("a")))
     return n_letters < least or n_linked > _MAX_LINKED_SHARE * n_letters

@@ -6,6 +6,7 @@ import email
 import email.policy
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from email.message import MIMEPart
 from mimetypes import guess_extension
@@ -61,6 +62,8 @@ class _MailReader:
         heading = Piece("heading", _header(parsed, "Subject") or name, level)
         try:
             return [heading, *self.pieces(parsed, level + 1)]
+        except Unreadable as error:
+            reason = error.reason
         except (RagError, MemoryError):
             raise
         except RecursionError:
@@ -158,11 +161,14 @@ def _header(parsed: MIMEPart, name: str) -> str:
 def _text(part: MIMEPart) -> str:
     """A part's text, even if it names no encoding, or an encoding that does not exist or does not
     fit.
+
+    Raises:
+        Unreadable: it is in another encoding than `decode` reads.
     """
-    try:
-        return str(part.get_content()) if part.get_content_charset() else decode(_bytes(part))[0]
-    except (LookupError, ValueError, Unreadable):
-        return _bytes(part).decode("utf-8", "replace")
+    data = _bytes(part)
+    with suppress(LookupError, ValueError):
+        return data.decode(part.get_content_charset("ascii"))
+    return decode(data)[0]
 
 
 def _bytes(part: MIMEPart) -> bytes:

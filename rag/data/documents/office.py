@@ -24,6 +24,7 @@ from rag.data.documents.kinds import count_drawn
 from rag.data.documents.numerals import numeral, with_exponents
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_VANISH = f"{_W}rPr/{_W}vanish"
 _RELATED = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 _COMPATIBILITY = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 _FALLBACK = f"{_COMPATIBILITY}Fallback"
@@ -47,7 +48,6 @@ _CODE_STYLES = ("html preformatted", "plain text", "preformatted text")
 _MAX_BASES = 10
 # Kinds of numbers in lists, as `numeral` calls them.
 _NUMERALS = {"lowerLetter": "a", "upperLetter": "A", "lowerRoman": "i", "upperRoman": "I"}
-_HIDING_STYLES = "w:style[w:rPr/w:vanish[not(@w:val='0' or @w:val='false')]]/@w:styleId"
 # Those of a style, and those in rows.
 _HIDDEN_RUNS = (
     ".//w:r[not(w:rPr/w:vanish)][ancestor::w:tr/w:trPr/w:hidden or w:rPr/w:rStyle/@w:val='{0}'"
@@ -77,7 +77,8 @@ class _WordReader:
         self.document = document
         self.body = document.element.body
         # What a row or a style hides, as if it were hidden by itself.
-        for style in ("", *document.styles.element.xpath(_HIDING_STYLES)):
+        styles = filter(self._hides, document.styles.element.xpath("w:style/@w:styleId"))
+        for style in ("", *styles):
             for run in self.body.xpath(_HIDDEN_RUNS.format(style)):
                 run.get_or_add_rPr().get_or_add_vanish()
         self._numbering = _Numbering(self._related("numbering"))
@@ -130,7 +131,7 @@ class _WordReader:
             yield Piece("paragraph", note)
 
     def _paragraph(self, element: Any) -> Piece:
-        styles = self._styles(element)
+        styles = self._styles(element.style)
         names = [str(style.name_val or "").lower() for style in styles]
         name = next(filter(None, names), "")
         text = _text(element)
@@ -149,12 +150,17 @@ class _WordReader:
         is_code = "code" in name or name in _CODE_STYLES
         return Piece("code" if is_code else "paragraph", text)
 
-    def _styles(self, element: Any) -> list[Any]:
-        """A paragraph's style, and those that it is based on."""
+    def _hides(self, style_id: str) -> bool:
+        """Whether a style hides text: the nearest that says so decides."""
+        for style in self._styles(style_id):
+            if style.find(_VANISH) is not None:
+                return _is_hidden(style)
+        return False
+
+    def _styles(self, style_id: str | None) -> list[Any]:
+        """A style, and those that it is based on."""
         styles: list[Any] = []
-        style = None
-        if element.style:
-            style = self.document.styles.element.get_by_id(element.style)
+        style = self.document.styles.element.get_by_id(style_id)
         while style is not None and len(styles) < _MAX_BASES:
             styles.append(style)
             style = style.base_style
@@ -273,7 +279,7 @@ def _text(element: Any) -> str:
 
 
 def _is_hidden(run: Any) -> bool:
-    mark = run.find(f"{_W}rPr/{_W}vanish")
+    mark = run.find(_VANISH)
     return mark is not None and mark.get(f"{_W}val", "1") not in ("0", "false", "off")
 
 

@@ -82,7 +82,7 @@ def _read_manual_page(program: str, data: bytes) -> Content:
 
 def _run(program: str, source: str, data: bytes) -> Content:
     command = [program, "--sandbox", "--standalone", f"--from={source}", "--to=html", "--wrap=none"]
-    command.append("--ipynb-output=none")
+    command += ["--ipynb-output=none", "--reference-location=block"]
     is_asciidoc = source == "asciidoc"
     if is_asciidoc:
         # The title is the first heading, "=", above those of "==".

@@ -5,6 +5,7 @@ Note:
 """
 
 import ctypes
+import math
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -17,13 +18,21 @@ from rag.data.documents.pdf_tables import Rule, Word
 
 _LINE = re.compile(r"[^\s\ufffe](?:[^\r\n]*[^\s])?")
 _WORD = re.compile(r"[^\s\x02\ufffe]+")
+_LINE_END = re.compile(r"(?<=\S)\s*[\r\n]\s*(?=\S)")
+# In place of the end of a line that letters of another height or size made within a word.
+_JOINT = "\u2060"
+# A digit that may be an exponent, behind its sign.
+_MAY_BE_EXPONENT = re.compile(rf"(?<=\d){_JOINT}*[-+\u2212⁻⁺]?[\d⁰¹²³⁴-⁹]")
+# In font sizes: between letters of a word, at most; and between letters of a line, which stand by so
+# much higher where they are exponents.
+_MAX_GAP = 0.15
+_MIN_STEP = 0.15
+_MAX_STEP = 0.65
 _CODE_FONTS = ("mono", "courier", "cmtt")
 _BOLD_FONTS = ("bold", "black", "heavy", "cmbx", "demi")
 # A bit of a font's flags.
 _FIXED_PITCH = 1
 _MAX_FONT_NAME = 128
-# A font that is smaller has its size in the matrix of the text.
-_MIN_FONT_SIZE = 2
 # Of the paths of a page that may be ruled lines; drawings have more.
 _MAX_POINTS = 2000
 
@@ -75,26 +84,35 @@ class PageReader:
 
         Place and size are those of a line's first visible character.
         """
-        n_chars = max(self._text_page.count_chars(), 0)
-        buffer = (ctypes.c_ushort * (n_chars + 1))()
-        self._raw.FPDFText_GetText(self._text_page.raw, 0, n_chars, buffer)
-        # A character for each of PDFium's, which are halves of surrogates, too.
-        units = "".join(map(chr, buffer[:n_chars]))
+        code_of = self._raw.FPDFText_GetUnicode
+        numbers = range(self._text_page.count_chars())
+        # PDFium may know no letter for a glyph.
+        text = "".join(chr(code_of(self._text_page, number) or ord(_JOINT)) for number in numbers)
+        units = _LINE_END.sub(self._between, text)
+        # Ligatures become letters.
+        letters = [unicodedata.normalize("NFKC", unit).strip(_JOINT) for unit in units]
+        for match in _MAY_BE_EXPONENT.finditer(units):
+            gap, step = self._step(match.start() - 1, match.end() - 1)
+            # In text that is turned, the gap is less.
+            is_raised = gap > -_MAX_GAP and _MIN_STEP < step < _MAX_STEP
+            if is_raised or not match[0][-1].isdecimal():
+                letters[match.start()] = "^" + letters[match.start()]
         height = self._page.get_height()
         lines: list[Line] = []
         for match in _LINE.finditer(units):
             first = match.start()
             left, bottom, _, top = self._text_page.get_charbox(first)
             is_code, is_bold = self._font_kind(first, match.end() - 1)
-            size = _half_points(self._raw.FPDFText_GetFontSize(self._text_page, first))
-            if size <= _MIN_FONT_SIZE:
-                size = max(_half_points((top - bottom) * 1.4), 1)
-            text = _decoded(match[0])
+            size = self._size(first)
+            text = "".join(letters[first : match.end()])
             words: list[Word] = []
             if not is_code:
-                # Ligatures become letters.
-                text = unicodedata.normalize("NFKC", text)
-                words = list(self._words(match, len(lines), size))
+                for word in _WORD.finditer(units, first, match.end()):
+                    start, end = word.span()
+                    begin = self._text_page.get_charbox(start)[0]
+                    right = self._text_page.get_charbox(end - 1)[2]
+                    extent = begin, right, self._base(start) + size / 4
+                    words.append(Word("".join(letters[start:end]), *extent, size, len(lines)))
             place = left, top, bottom
             lines.append(Line(text, self._number, *place, size, is_code, is_bold, height, words))
         return lines
@@ -115,20 +133,34 @@ class PageReader:
             is_bold &= any(mark in font for mark in _BOLD_FONTS)
         return is_code, is_bold
 
-    def _words(self, line: re.Match[str], number: int, size: float) -> Iterator[Word]:
-        # The letters stand on the base line, while their boxes differ.
+    def _size(self, char: int) -> float:
+        """The size of a character's font, in half points."""
+        matrix = self._raw.FS_MATRIX()
+        self._raw.FPDFText_GetMatrix(self._text_page, char, ctypes.byref(matrix))
+        size = self._raw.FPDFText_GetFontSize(self._text_page, char)
+        return max(round(size * math.hypot(matrix.c, matrix.d) * 2) / 2, 1.0)
+
+    def _base(self, char: int) -> float:
+        """The height of the base line on which a letter stands; boxes of letters differ."""
         base = ctypes.c_double()
-        ignored = ctypes.c_double()
-        for match in _WORD.finditer(line[0]):
-            first = line.start() + match.start()
-            last = line.start() + match.end() - 1
-            self._raw.FPDFText_GetCharOrigin(self._text_page, first, ignored, base)
-            left = self._text_page.get_charbox(first)[0]
-            right = self._text_page.get_charbox(last)[2]
-            text = match[0]
-            if not text.isascii():
-                text = unicodedata.normalize("NFKC", _decoded(text))
-            yield Word(text, left, right, base.value + size / 4, size, number)
+        self._raw.FPDFText_GetCharOrigin(self._text_page, char, ctypes.c_double(), base)
+        return base.value
+
+    def _step(self, first: int, second: int) -> tuple[float, float]:
+        """How far a letter stands to the right of another, and above it, in font sizes."""
+        right = self._text_page.get_charbox(first)[2]
+        left = self._text_page.get_charbox(second)[0]
+        size = self._size(first)
+        return (left - right) / size, (self._base(second) - self._base(first)) / size
+
+    def _between(self, line_end: re.Match[str]) -> str:
+        """The end of a line; what stands for it, as many characters, where the line goes on behind
+        letters that are higher, lower or larger.
+        """
+        gap, step = self._step(line_end.start() - 1, line_end.end())
+        if not -_MAX_GAP < gap < _MAX_STEP or abs(step) > _MAX_STEP:
+            return line_end[0]
+        return (_JOINT if gap < _MAX_GAP else " ") * len(line_end[0])
 
     def rules(self) -> tuple[list[Rule], list[Rule]]:
         """The horizontal and the vertical ruled lines of the page."""
@@ -164,12 +196,3 @@ class PageReader:
             if self._raw.FPDFPathSegment_GetClose(segment):
                 yield point, start
             last = point
-
-
-def _half_points(size: float) -> float:
-    return round(size * 2) / 2
-
-
-def _decoded(units: str) -> str:
-    """A text whose characters are the units of UTF-16."""
-    return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

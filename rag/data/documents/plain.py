@@ -206,7 +206,9 @@ def _inline_tag(_: Any, tokens: Any, number: int, *rest: Any) -> str:
 
 
 def _close_block(_: Any, tokens: Any, number: int, *rest: Any) -> str:
-    return html.close_elements(tokens[number].content)
+    block = tokens[number].content.strip()
+    # Markdown may stand between these.
+    return block if block in ("<del>", "</del>") else html.close_elements(block)
 
 
 def _tidied(piece: Piece) -> Piece:

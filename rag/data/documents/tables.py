@@ -41,6 +41,11 @@ from rag.data.documents.number_formats import format_value
 from rag.data.formats import joins_lines
 from rag.data.table_text import quoted
 
+FORMULAS = (
+    "formulas without a stored value, which a spreadsheet program stores when it saves the file"
+)
+"""What is not read of a sheet that another program wrote."""
+
 _DELIMITERS = ",;\t|"
 # Rows by which a header or a delimiter is judged.
 _SAMPLE = 20
@@ -238,7 +243,6 @@ def workbook(data: bytes) -> Content:
         io.BytesIO(data), read_only=True, data_only=True
     )
     pieces: list[Piece] = []
-    notes: list[str] = []
     beside = Counter[str]()
     for name in filter(_COMMENTS.match, book._archive.namelist()):
         beside["cell comments"] += _source(book, name).count(b"<comment ")
@@ -256,13 +260,8 @@ def workbook(data: bytes) -> Content:
         content = list(sheet(_dense(_shown(rows, source, beside))))
         if content:
             pieces += [Piece("heading", page.title, 1), *content]
-        n_missing = len(_WITHOUT_VALUE.findall(source))
-        if n_missing:
-            counted = f"formulas without a stored value: {n_missing:,}"
-            remedy = "open and save it in a spreadsheet program"
-            notes.append(f"sheet {page.title!r}: {counted}; {remedy}")
-    notes += not_read(beside)
-    return Content(stated_title(book.properties.title or ""), pieces, notes)
+        beside[FORMULAS] += len(_WITHOUT_VALUE.findall(source))
+    return Content(stated_title(book.properties.title or ""), pieces, not_read(beside))
 
 
 def _source(book: Any, member: str) -> bytes:

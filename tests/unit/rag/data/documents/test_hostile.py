@@ -14,6 +14,7 @@ from rag.data.corpus import read_documents
 from rag.data.documents.blocks import Unreadable
 from rag.data.documents.convert import convert
 from rag.data.documents.read import CONVERTER, document_from
+from rag.data.documents.tables import FORMULAS
 from rag.data.records import BadRecord, ReadReport
 from tests import document_makers as make
 
@@ -77,7 +78,7 @@ def test_formulas_without_a_value_are_counted(tmp_path: Path) -> None:
     (document,) = read_documents(tmp_path / "use.xlsx", report=report)
     assert "Month: Total" in document.text
     (note,) = report.problems
-    assert "use.xlsx: sheet 'Use': formulas without a stored value: 3" in note
+    assert f"use.xlsx: not read: {FORMULAS}: 3" in note
 
 
 def worker(path: Path, timeout_s: float) -> "subprocess.Popen[bytes]":

@@ -120,6 +120,27 @@ def test_what_is_filled_in_a_form_and_written_over_a_page_is_read() -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "raised", "height", "after", "expected"),
+    [
+        ("It moves 10", "6", 4.0, "litres.", "It moves 10^6 litres."),
+        # So far up that PDFium ends the line.
+        ("It moves 10", "-6", 6.0, "litres.", "It moves 10^-6 litres."),
+        ("See pages 10", "-6", 0.0, "there.", "See pages 10-6 there."),
+        ("It is so", "1", 4.0, "today.", "It is so1 today."),
+    ],
+)
+def test_a_raised_digit_is_an_exponent_and_ends_no_line(
+    before: str, raised: str, height: float, after: str, expected: str
+) -> None:
+    line = [
+        (50.0, 700.0, 10.0, "C", before),
+        (50.0 + 6.0 * len(before), 700.0 + height, 7.0 if height else 10.0, "F", raised),
+        (60.0 + 6.0 * len(before) + 4.0 * len(raised), 700.0, 10.0, "F", after),
+    ]
+    assert convert(make.pdf([line]), "a.pdf").text == expected
+
+
+@pytest.mark.parametrize(
     "numbers", [range(1990, 2002), [0, 2, 4, 1, 3, 0, 2, 4, 1, 3, 0, 2]], ids=["years", "prices"]
 )
 def test_a_list_that_ends_in_numbers_is_no_table_of_contents(numbers: Sequence[int]) -> None:

@@ -266,6 +266,28 @@ def test_headings_that_look_like_navigation_stay(heading: str) -> None:
     assert converted.text == "Guide\n\nPart\n\nIts text, as long as a text is."
 
 
+@pytest.mark.parametrize(
+    ("charset", "encoding"), [("us-ascii", "cp1252"), ("utf-8", "cp1252"), ("koi8-r", "koi8-r")]
+)
+def test_text_of_a_message_is_read_in_its_encoding_whatever_it_declares(
+    charset: str, encoding: str
+) -> None:
+    text = "Насос стоит пять." if encoding == "koi8-r" else "Die Prüfung kostet 80 €."
+    head = f"Subject: Price\nContent-Type: text/plain; charset={charset}\n\n"
+    data = head.encode() + text.encode(encoding)
+    assert make.texts(convert(data, "a.eml"), "paragraph") == [text]
+
+
+def test_a_message_in_an_encoding_that_is_not_read_is_named_and_costs_no_other() -> None:
+    data = "From a Mon Jan  5 10:00:00 2009\nSubject: {}\n\n{}\n\n"
+    polish = data.format("Cena", "Zażółć gęślą jaźń.").encode("cp1250")
+    converted = convert(polish + data.format("Gate", "It opens.").encode(), "a.mbox")
+    assert converted.text == "Cena\n\nGate\n\nIt opens."
+    assert converted.notes == ("message 'Cena': not read (unknown encoding)",)
+    with pytest.raises(Unreadable, match="unknown encoding"):
+        convert(polish.partition(b"\n")[2], "a.eml")
+
+
 @pytest.mark.parametrize("header", ["From: <@", 'From: ""@', "To: " + "(" * 300])
 def test_an_odd_header_does_not_cost_its_message(header: str) -> None:
     message = f"Subject: Gate\n{header}\n\nIt opens at nine.\n"
@@ -560,7 +582,11 @@ def test_what_a_style_or_a_row_of_word_hides_is_counted_and_not_read() -> None:
     for name, kind in (("Secret", "PARAGRAPH"), ("Aside", "CHARACTER")):
         style = document.styles.add_style(name, docx.enum.style.WD_STYLE_TYPE[kind])
         style.font.hidden = True
-    document.styles.add_style("Open", docx.enum.style.WD_STYLE_TYPE.PARAGRAPH).font.hidden = False
+    for name, is_hidden in (("Open", False), ("Deeper", None)):
+        style = document.styles.add_style(name, docx.enum.style.WD_STYLE_TYPE.PARAGRAPH)
+        style.base_style = document.styles["Secret"]
+        style.font.hidden = is_hidden
+    document.add_paragraph("Deep.", style="Deeper")
     document.add_paragraph("Draft.", style="Secret").add_run(" Shown.").font.hidden = False
     document.add_paragraph("Seen.", style="Open").add_run(" Old.", style="Aside")
     table = document.add_table(3, 2)
@@ -568,7 +594,7 @@ def test_what_a_style_or_a_row_of_word_hides_is_counted_and_not_read() -> None:
     table.rows[1]._tr.get_or_add_trPr().append(docx.oxml.OxmlElement("w:hidden"))
     converted = convert(make.saved(document), "a.docx")
     assert converted.text == "Shown.\n\nSeen.\n\nItem: Rye; Price: 3"
-    assert converted.notes == ("not read: hidden texts: 4",)
+    assert converted.notes == ("not read: hidden texts: 5",)
 
 
 def test_hidden_parts_of_opendocument_are_counted_and_not_read() -> None:
@@ -754,6 +780,7 @@ def test_text_of_a_message_in_two_forms_is_read_whole() -> None:
             "Tea: A drink.\nRye: A grain.",
         ),
         ("<pre>a = 1<br>b = 2</pre>", "a = 1\nb = 2"),
+        ("<div role='tabpanel' hidden>Use apt.</div>", "Use apt."),
         ("<p>Tea<br>is hot.<br> &nbsp;<br/>Rye grows.</p>", "Tea is hot.\n\nRye grows."),
         ("<table><tr><td>Tea<br><br>hot</td><td>2</td></tr></table>", "Tea hot; 2"),
         ("<div><li>Tea</li><li>Rye</li></div>", "Tea\n\nRye"),
@@ -812,6 +839,7 @@ XHTML = """<?xml version="1.0" encoding="utf-8"?>\n<html><head>{}</head><body><p
         ("a.xhtml", XHTML.format('<style type="text/css"/>'), "A line and more.\n\nAn end."),
         ("a.md", "10<sup>6</sup> cells\n", "10^6 cells"),
         ("a.md", "It costs <del>5</del>6 euros, ~~7~~ 8.\n", "It costs 6 euros, 7 8."),
+        ("a.md", "<del>\n\nIt costs 5.\n\n</del>\n\nIt costs 6 euros.\n", "It costs 6 euros."),
         ("a.org", "It costs 6 euros, +7+ 8.\n", "It costs 6 euros, 7 8."),
         ("a.rst", "Guide\n=====\n\n.. topic:: Tea\n\n   A drink.\n", "Guide\n\nTea: A drink."),
         ("a.rst", "Guide\n=====\n\n.. sidebar:: Tea\n\n   A drink.\n", "Guide\n\nTea: A drink."),
