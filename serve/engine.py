@@ -246,8 +246,10 @@ class Engine:
         fields = request.state.log_fields
         fields["n_questions"] = len(questions)
         work = self._batched(job, questions, request.state.request_id)
-        # Who reads the words of an answer waits so long for each of them.
-        limit_s = self.settings.timeout_s if job.on_text is None else None
+        limit_s: float | None = self.settings.timeout_s
+        if job.on_text is not None:
+            # Who reads the words of an answer waits so long for each of them.
+            limit_s = None
         results = await self.while_connected(request, work, limit_s)
         fields["queue_ms"] = results[0]["timings_ms"]["queue"]
         fields["index_version"] = results[0]["index_version"]

@@ -72,12 +72,12 @@ def ask(
                 say(format_answer_set(result, colour=sys.stdout.isatty()))
 
 
-def _groups_of(stated: str, index: str) -> Groups:
+def _groups_of(names: str, index: str) -> Groups:
     """The groups of --as; says which of them no document of the index is for, as a typing error."""
     from indexers.rights import read_rights
     from rag.data.metadata import groups_of_person
 
-    groups = groups_of_person(stated)
+    groups = groups_of_person(names)
     unknown = groups - read_rights(Path(index))[0].named()
     if unknown:
         say(
