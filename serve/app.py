@@ -78,10 +78,10 @@ def create_app(
             temporary.close()
 
     api_routes = [route for part in (operation, *_LOCKED) for route in part.routes]
-    keys = []
+    dependencies = [Depends(check_query)]
     if settings.knows_people:
         # For the description: the gate checks them.
-        keys = [Depends(HTTPBearer(auto_error=False)), Depends(_API_KEY)]
+        dependencies += [Depends(HTTPBearer(auto_error=False)), Depends(_API_KEY)]
     app = FastAPI(
         title="Open-domain question answering",
         version=__version__,
@@ -93,13 +93,12 @@ def create_app(
         servers=[{"url": "./"}],  # beside this description, also behind a proxy
         responses={"default": {"model": ErrorOut, "description": "An error; its code says which"}},
         lifespan=lifespan,
-        dependencies=[Depends(check_query)],
         middleware=[Middleware(Gate, settings=settings, metrics=engine.metrics, routes=api_routes)],
     )
     app.state.engine = engine
     app.include_router(operation)
     for part in _LOCKED:
-        app.include_router(part, dependencies=keys)
+        app.include_router(part, dependencies=dependencies)
     app.router.routes.extend(_page_routes())
     add_error_handlers(app, engine.metrics.rejected)
     return app
