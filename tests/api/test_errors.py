@@ -126,7 +126,7 @@ async def test_a_bad_request_is_explained(client, path, body, words):
         ("/v1/documents?offset=2", "known here: after, limit, shelf"),
         ("/v1/files/a.pdf?pages=2", "known here: number, page"),
         ("/v1/models?limit=2", "known here: nothing"),
-        ("/readyz?full=1", "known here: nothing"),
+        ("/v1/models?full=1", "known here: nothing"),
     ],
 )
 async def test_an_unknown_parameter_is_told_the_known_ones(client, path, known):

@@ -273,8 +273,8 @@ def _text(element: Any) -> str:
         ancestors = {ancestor.tag for ancestor in node.iterancestors()}
         run = node.getparent()
         if ancestors.isdisjoint(_REPLACED) and not _is_hidden(run):
-            place = _value(run.find(f"{_W}rPr"), "vertAlign")
-            runs.append((_TEXT_OF.get(node.tag) or node.text or "", place == "superscript"))
+            alignment = _value(run.find(f"{_W}rPr"), "vertAlign")
+            runs.append((_TEXT_OF.get(node.tag) or node.text or "", alignment == "superscript"))
     return with_exponents(runs)
 
 

@@ -146,10 +146,10 @@ def _packaged_pandoc() -> str | None:
 def _version_of(program: str) -> tuple[int, ...]:
     """The version that a program states; () if it states none in time."""
     with suppress(OSError, subprocess.SubprocessError):
-        stated = subprocess.run(
+        printed = subprocess.run(
             [program, "--version"], capture_output=True, timeout=_VERSION_TIMEOUT_S, check=True
         ).stdout
-        version = re.match(rb"pandoc(?:\.exe)? (\d+(?:\.\d+)*)", stated)
+        version = re.match(rb"pandoc(?:\.exe)? (\d+(?:\.\d+)*)", printed)
         if version:
             return tuple(map(int, version[1].split(b".")))
     return ()

@@ -113,8 +113,8 @@ class PageReader:
                     right = self._text_page.get_charbox(end - 1)[2]
                     extent = begin, right, self._base(start) + size / 4
                     words.append(Word("".join(letters[start:end]), *extent, size, len(lines)))
-            place = left, top, bottom
-            lines.append(Line(text, self._number, *place, size, is_code, is_bold, height, words))
+            box = left, top, bottom
+            lines.append(Line(text, self._number, *box, size, is_code, is_bold, height, words))
         return lines
 
     def _font_kind(self, first: int, last: int) -> tuple[bool, bool]:

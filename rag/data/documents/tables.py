@@ -278,9 +278,9 @@ def _cells(row: Sequence[Any]) -> _SparseRow:
     cells: _SparseRow = {}
     for column, cell in enumerate(row, start=1):
         if cell.value is not None:
-            shown = format_value(cell.value, cell.number_format)
+            formatted = format_value(cell.value, cell.number_format)
             # The end of a line, which XML cannot hold, is written as _x000D_.
-            text = clean(_ESCAPED.sub(lambda match: chr(int(match[1], 16)), shown))
+            text = clean(_ESCAPED.sub(lambda match: chr(int(match[1], 16)), formatted))
             if text:
                 cells[column] = Cell(text)
     return cells
