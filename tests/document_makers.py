@@ -206,15 +206,18 @@ def pdf(
     labels: str = "",
     title: str = "",
     encrypted: bool = False,
+    unicode: str = "",
 ) -> bytes:
     """A PDF of lines at their places; the outline has title and page of each entry, labels a number
-    tree, strokes the drawn lines of each page.
+    tree, strokes the drawn lines of each page, `unicode` pairs of codes and what they mean.
     """
     objects: dict[int, bytes] = {}
+    cmap = f"1 beginbfchar {unicode} endbfchar".encode()
+    objects[13] = b"<</Length %d>>stream\n%s\nendstream" % (len(cmap), cmap)
+    meaning = "/ToUnicode 13 0 R" * bool(unicode)
     for number, name in enumerate(("Helvetica-Bold", "Courier", "Helvetica"), start=10):
-        objects[number] = (
-            f"<</Type/Font/Subtype/Type1/BaseFont/{name}/Encoding/WinAnsiEncoding>>".encode()
-        )
+        font = f"<</Type/Font/Subtype/Type1/BaseFont/{name}/Encoding/WinAnsiEncoding{meaning}>>"
+        objects[number] = font.encode()
     named = "/B 10 0 R /C 11 0 R /F 12 0 R"
     first = 20
     for place, lines in enumerate(pages):

@@ -88,9 +88,9 @@ class PageReader:
         numbers = range(self._text_page.count_chars())
         # PDFium may know no letter for a glyph.
         text = "".join(chr(code_of(self._text_page, number) or ord(_JOINT)) for number in numbers)
+        # A character for each of PDFium's, which are halves of surrogates, too.
         units = _LINE_END.sub(self._between, text)
-        # Ligatures become letters.
-        letters = [unicodedata.normalize("NFKC", unit).strip(_JOINT) for unit in units]
+        letters = [unit.strip(_JOINT) for unit in units]
         for match in _MAY_BE_EXPONENT.finditer(units):
             gap, step = self._step(match.start() - 1, match.end() - 1)
             # In text that is turned, the gap is less.
@@ -104,15 +104,18 @@ class PageReader:
             left, bottom, _, top = self._text_page.get_charbox(first)
             is_code, is_bold = self._font_kind(first, match.end() - 1)
             size = self._size(first)
-            text = "".join(letters[first : match.end()])
+            text = _joined(letters[first : match.end()])
             words: list[Word] = []
             if not is_code:
+                # Ligatures become letters.
+                text = unicodedata.normalize("NFKC", text)
                 for word in _WORD.finditer(units, first, match.end()):
                     start, end = word.span()
                     begin = self._text_page.get_charbox(start)[0]
                     right = self._text_page.get_charbox(end - 1)[2]
                     extent = begin, right, self._base(start) + size / 4
-                    words.append(Word("".join(letters[start:end]), *extent, size, len(lines)))
+                    letters_of_word = unicodedata.normalize("NFKC", _joined(letters[start:end]))
+                    words.append(Word(letters_of_word, *extent, size, len(lines)))
             box = left, top, bottom
             lines.append(Line(text, self._number, *box, size, is_code, is_bold, height, words))
         return lines
@@ -196,3 +199,8 @@ class PageReader:
             if self._raw.FPDFPathSegment_GetClose(segment):
                 yield point, start
             last = point
+
+
+def _joined(letters: Sequence[str]) -> str:
+    """The text of units of UTF-16."""
+    return "".join(letters).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

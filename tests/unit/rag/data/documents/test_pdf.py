@@ -119,6 +119,12 @@ def test_what_is_filled_in_a_form_and_written_over_a_page_is_read() -> None:
     assert convert(form, "a.pdf").text == "Name of the applicant: Maria Huber Approved by Bo."
 
 
+def test_letters_beyond_sixteen_bits_are_read() -> None:
+    line = [(50.0, 700.0, 10.0, "F", "x = A holds.")]
+    source = make.pdf([line], unicode="<41> <D835DFD3>")
+    assert convert(source, "a.pdf").text == "x = 5 holds."
+
+
 @pytest.mark.parametrize(
     ("before", "raised", "height", "after", "expected"),
     [
