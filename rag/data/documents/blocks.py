@@ -40,7 +40,7 @@ _GENERATED_TITLE = re.compile(
 )
 # What the first section of a document is called, and never the document.
 _FIRST_SECTION = re.compile(
-    r"[01][.)] |(?:introduction|overview|preface|foreword|abstract|summary)\W*\Z", re.IGNORECASE
+    r"[01][.)]? |(?:introduction|overview|preface|foreword|abstract|summary)\W*\Z", re.IGNORECASE
 )
 
 

@@ -42,6 +42,14 @@ _TEXT_OF = {
     f"{_W}br": "\n",
     f"{_W}cr": "\n",
 }
+# Of the font "Symbol", by its codes.
+_SYMBOLS = dict(
+    zip(
+        "ABCDEFGHIKLMNOPQRSTUWXYZabcdefghiklmnopqrstuwxyz£¥§®°±²³´·¸¹»¼Å",
+        "ΑΒΧΔΕΦΓΗΙΚΛΜΝΟΠΘΡΣΤΥΩΞΨΖαβχδεφγηικλμνοπθρστυωξψζ≤∞♣→°±″≥×•÷≠≈…⊕",
+        strict=True,
+    )
+)
 _HEADING = re.compile(r"heading (\d)")
 _CODE_STYLES = ("html preformatted", "plain text", "preformatted text")
 # Styles may be based on each other in a circle.
@@ -107,6 +115,7 @@ class _WordReader:
         return {
             "headers and footers": n_headers,
             "comments": n_comments,
+            "symbols": sum(not _symbol(node) for node in self.body.iter(f"{_W}sym")),
             "inserted files": len(list(self.body.iter(f"{_W}altChunk"))),
             "hidden texts": sum(_is_hidden(node.getparent()) for node in self.body.iter(f"{_W}t")),
             **_beside_words(self.body),
@@ -135,18 +144,21 @@ class _WordReader:
         names = [str(style.name_val or "").lower() for style in styles]
         name = next(filter(None, names), "")
         text = _text(element)
-        for heading in filter(None, map(_HEADING.match, names)):
-            return Piece("heading", text, int(heading[1]))
         if name == "title":
             return Piece("heading", text, 1)
         if re.match(r"toc \d", name):
             return Piece("paragraph", "")
-        numbering = element.find(f"{_W}pPr/{_W}numPr")
+        numbering = None
+        for owner in (element, *styles):
+            if numbering is None:
+                numbering = owner.find(f"{_W}pPr/{_W}numPr")
+        mark = ""
         if text.strip() and (numbering is not None or name.startswith("list")):
-            for style in styles:
-                if numbering is None:
-                    numbering = style.find(f"{_W}pPr/{_W}numPr")
-            return Piece("item", self._numbering.mark(numbering) + text)
+            mark = self._numbering.mark(numbering)
+        for heading in filter(None, map(_HEADING.match, names)):
+            return Piece("heading", mark.removeprefix(BULLET) + text, int(heading[1]))
+        if mark:
+            return Piece("item", mark + text)
         is_code = "code" in name or name in _CODE_STYLES
         return Piece("code" if is_code else "paragraph", text)
 
@@ -269,13 +281,22 @@ def _value(element: Any, name: str, default: str = "") -> str:
 
 def _text(element: Any) -> str:
     runs: list[tuple[str, bool]] = []
-    for node in element.iter(f"{_W}t", *_TEXT_OF):
+    for node in element.iter(f"{_W}t", f"{_W}sym", *_TEXT_OF):
         ancestors = {ancestor.tag for ancestor in node.iterancestors()}
         run = node.getparent()
         if ancestors.isdisjoint(_REPLACED) and not _is_hidden(run):
             alignment = _value(run.find(f"{_W}rPr"), "vertAlign")
-            runs.append((_TEXT_OF.get(node.tag) or node.text or "", alignment == "superscript"))
+            text = _TEXT_OF.get(node.tag) or node.text or _symbol(node)
+            runs.append((text, alignment == "superscript"))
     return with_exponents(runs)
+
+
+def _symbol(node: Any) -> str:
+    """The letter of an element `sym` in the font Symbol; "" for that of another font, or none."""
+    if node.get(f"{_W}font") != "Symbol":
+        return ""
+    # Codes may be those of the private area of Unicode.
+    return _SYMBOLS.get(chr(int(node.get(f"{_W}char"), 16) & 0xFF), "")
 
 
 def _is_hidden(run: Any) -> bool:

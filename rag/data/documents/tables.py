@@ -38,6 +38,7 @@ from rag.data.documents.grid import (
 )
 from rag.data.documents.kinds import count_drawn
 from rag.data.documents.number_formats import format_value
+from rag.data.documents.numerals import with_exponents
 from rag.data.formats import joins_lines
 from rag.data.table_text import quoted
 
@@ -47,6 +48,8 @@ FORMULAS = (
 """What is not read of a sheet that another program wrote."""
 
 _DELIMITERS = ",;\t|"
+# A line that tells Excel the delimiter.
+_FOR_EXCEL = re.compile(r"\Asep=.\s*\n")
 # Rows by which a header or a delimiter is judged.
 _SAMPLE = 20
 _SAMPLE_CHARS = 20_000
@@ -188,6 +191,7 @@ def csv_table(text: str) -> Content:
     """The tables of a CSV file, and notes about its quotes and about rows of other lengths."""
     # The limit is that of the whole process: never lower than others need.
     csv.field_size_limit(sys.maxsize)
+    text = _FOR_EXCEL.sub("", text)
     rows, notes = _csv_rows(text, _delimiter(text))
     lengths = _lengths(rows)
     if not lengths:
@@ -240,7 +244,7 @@ def workbook(data: bytes) -> Content:
     value.
     """
     book = require("openpyxl", "docs").load_workbook(
-        io.BytesIO(data), read_only=True, data_only=True
+        io.BytesIO(data), read_only=True, data_only=True, rich_text=True
     )
     pieces: list[Piece] = []
     beside = Counter[str]()
@@ -277,8 +281,14 @@ def _source(book: Any, member: str) -> bytes:
 def _cells(row: Sequence[Any]) -> _SparseRow:
     cells: _SparseRow = {}
     for column, cell in enumerate(row, start=1):
-        if cell.value is not None:
-            formatted = format_value(cell.value, cell.number_format)
+        value = cell.value
+        if isinstance(value, list):
+            # A text in several fonts.
+            fonts = [getattr(run, "font", None) for run in value]
+            are_raised = [getattr(font, "vertAlign", None) == "superscript" for font in fonts]
+            value = with_exponents(zip(map(str, value), are_raised, strict=True))
+        if value is not None:
+            formatted = format_value(value, cell.number_format)
             # The end of a line, which XML cannot hold, is written as _x000D_.
             text = clean(_ESCAPED.sub(lambda match: chr(int(match[1], 16)), formatted))
             if text:

@@ -219,6 +219,10 @@ def test_a_file_without_texts_that_is_given_by_itself_is_refused(tmp_path: Path,
         list(read_documents(tmp_path / name))
 
 
+def test_a_line_that_tells_excel_the_delimiter_is_no_text() -> None:
+    assert convert(b"sep=;\r\nname;price\r\nTea;3,50\r\n", "a.csv").text == "name: Tea; price: 3,50"
+
+
 def test_rows_of_a_csv_with_other_lengths_get_a_note() -> None:
     lines = ["id,text,size", *(f"{n},x,{n}" for n in range(9)), "9,x", "10,x,y,z"]
     assert convert("\n".join(lines).encode(), "a.csv").notes == (

@@ -1,6 +1,7 @@
 """What programs write that is unusual, and valid enough that people expect it to be read."""
 
 import io
+import re
 from email.message import EmailMessage
 from email.mime.base import MIMEBase
 from email.mime.multipart import MIMEMultipart
@@ -150,6 +151,30 @@ def test_numbered_lists_of_word_stay_numbered(lists: docx.document.Document) -> 
         for line in convert(make.saved(lists), "a.docx").text.split("\n")
     ]
     assert marks == ["1.", "1a)", "1b)", "IV.", "V.", "•", "2.", "2a)", "5.", "6.", "•", "•"]
+
+
+def test_headings_and_clauses_of_word_keep_their_numbers(lists: docx.document.Document) -> None:
+    for style, level in (("Heading 1", 0), ("Heading 2", 1), ("Body Text", 2)):
+        numbering = lists.styles[style].element.get_or_add_pPr().get_or_add_numPr()
+        numbering.get_or_add_ilvl().val = level
+        numbering.get_or_add_numId().val = 70
+    for style in ("Heading 1", "Heading 2", "Body Text", "Heading 2"):
+        lists.add_paragraph("Duration", style=style)
+    text = convert(make.saved(lists), "a.docx").text
+    numbers = text.replace("Duration", "").split()
+    assert numbers == ["1.", "1a)", "IV.", "1b)"]
+
+
+def test_letters_of_the_font_symbol_are_read_and_others_counted() -> None:
+    document = docx.Document()
+    paragraph = document.add_paragraph("At 5 ")
+    for font, code in (("Symbol", "F0B0"), ("Symbol", "00B3"), ("Wingdings", "F0FC")):
+        symbol = docx.oxml.OxmlElement("w:sym")
+        symbol.set(docx.oxml.ns.qn("w:font"), font)
+        symbol.set(docx.oxml.ns.qn("w:char"), code)
+        paragraph.add_run()._r.append(symbol)
+    converted = convert(make.saved(document), "a.docx")
+    assert (converted.text, converted.notes) == ("At 5 °≥", ("not read: symbols: 1",))
 
 
 def test_a_style_of_word_can_hold_the_numbering() -> None:
@@ -486,6 +511,24 @@ def test_an_exponent_of_word_is_no_part_of_its_number() -> None:
     paragraph.add_run(" cells of the 1")
     paragraph.add_run("st").font.superscript = True
     assert convert(make.saved(document), "a.docx").text == "10^12 cells of the 1st"
+
+
+def test_an_exponent_of_a_sheet_is_no_part_of_its_number() -> None:
+    book = openpyxl.Workbook()
+    book.active.append(["Cells", 0])
+    members = make.members(make.saved(book))
+    types = members["[Content_Types].xml"]
+    kind = "application/vnd.openxmlformats-officedocument.spreadsheetml.sharedStrings+xml"
+    part = f'<Override PartName="/xl/sharedStrings.xml" ContentType="{kind}"/></Types>'
+    members["[Content_Types].xml"] = types.replace(b"</Types>", part.encode())
+    members["xl/sharedStrings.xml"] = (
+        b'<sst xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><si><r><t>10</t></r>'
+        b'<r><rPr><vertAlign val="superscript"/></rPr><t>6</t></r>'
+        b'<r><t xml:space="preserve"> per ml</t></r></si></sst>'
+    )
+    name = "xl/worksheets/sheet1.xml"
+    members[name] = re.sub(rb'r="B1"[^>]*', b'r="B1" t="s"', members[name])
+    assert convert(make.archive(members), "a.xlsx").text == "Sheet\n\nCells: 10^6 per ml"
 
 
 def test_an_exponent_of_a_slide_is_no_part_of_its_number() -> None:
