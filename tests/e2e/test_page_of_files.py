@@ -87,7 +87,8 @@ def test_without_keys_a_source_is_a_link_to_its_file(page_at, corpus):
     with listening(app) as url:
         page = page_at(url)
         page.until(lambda: app.state.engine.state == "ready", 120)
-        page.open().ask("Where does the Danube rise?")
+        page.open().until(lambda: page.texts("#folder option")[1:] == ["my guide/"])
+        page.ask("Where does the Danube rise?")
         page.all(".card .id a")[0].click()
         assert_opened(page, "The *Danube* rises")
 
@@ -103,7 +104,6 @@ def test_with_a_key_files_are_added_and_opened(driver, page_at, corpus, tmp_path
         assert not page.is_visible("#upload")  # there is no key yet
         page.all("#key")[0].send_keys("admin")
         assert page.is_visible("#upload")
-        page.until(lambda: page.texts("#folder option")[1:] == ["my guide/"])
         added = tmp_path / "zoo.md"
         empty = tmp_path / "empty.md"
         added.write_text("# Zoo\n\nThe giraffe is tall.\n")
