@@ -125,7 +125,7 @@ class Documents:
         """At most `limit` documents that follow the document `after`; from the first if None.
 
         Args:
-            shown: (M,) bool: the documents that there are for whoever asks; None: all.
+            visible: (M,) bool: the documents that there are for whoever asks; None: all.
 
         Raises:
             KeyError: there is no document `after`.

@@ -258,7 +258,7 @@ def encode_corpus(
     shards.
 
     Args:
-        place: folder of the shards; those that it has must be of the same passages and encoder.
+        folder: folder of the shards; those that it has must be of the same passages and encoder.
         shard_rows: rows per shard, the most that a killed attempt loses.
         stored: vectors that need not be made.
     """

@@ -352,7 +352,7 @@ def _ask_term(
 
     Args:
         term: an option with its forms, a file, a setting; "" for a paragraph.
-        shown: what the places are in; it ends with the text.
+        entry: what the places are in; it ends with the text.
     """
     offset = len(entry) - len(text)
     for match in _ABBREVIATION.finditer(text):

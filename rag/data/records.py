@@ -26,7 +26,7 @@ class PlacedRecord(NamedTuple):
     """A record of a file or data set, as read.
 
     Attributes:
-        place: where it stands, for messages.
+        location: where it stands, for messages.
         number: its number or line, from 1.
         value: what it holds; a `BadRecord` if that could not be read.
     """

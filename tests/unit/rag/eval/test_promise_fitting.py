@@ -199,8 +199,7 @@ def test_answers_are_judged_as_people_get_them(index: Path) -> None:
     asked = [Question("1", FORMS[0].format("Elbe"), ("Cuxhaven",)), Question("2", "Who is Bob?")]
     with rag.Pipeline.open(index) as pipeline:
         judged = judge_answers(system_of(pipeline), asked, EvaluationSettings())
-        shown = pipeline.answer([each.text for each in asked], AnswerOptions())
-    best = [
-        each.presented.answers[0].confidence if each.presented.answers else 0.0 for each in shown
-    ]
+        outcomes = pipeline.answer([question.text for question in asked], AnswerOptions())
+    answer_sets = [outcome.presented for outcome in outcomes]
+    best = [answers.answers[0].confidence if answers.answers else 0.0 for answers in answer_sets]
     assert judged.tolist() == pytest.approx(np.array([best, [0, 1], [0, 1]]))
