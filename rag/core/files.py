@@ -244,12 +244,13 @@ def directory_lock(directory: str | Path) -> Iterator[None]:
 
     Raises:
         ConfigError: it is a file.
-        ResourceError: another process holds it.
+        ResourceError: another process holds it for more than two seconds.
     """
     check_target(directory, folder=True)
     Path(directory).mkdir(parents=True, exist_ok=True)
     try:
-        lock = FileLock(Path(directory, ".lock")).acquire(blocking=False)
+        # A server that removes an old version of its index holds the lock for less.
+        lock = FileLock(Path(directory, ".lock")).acquire(timeout=2.0)
     except Timeout as error:
         raise ResourceError(
             f"{directory}: another process is writing here",

@@ -239,7 +239,8 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
         def hold() -> None:
             with directory_lock(index):
                 is_held.set()
-                time.sleep(1.0)
+                # Longer than a writer waits for the lock, so that the server tries again.
+                time.sleep(3.0)
 
         is_held = threading.Event()
         holder = threading.Thread(target=hold)
