@@ -24,7 +24,9 @@ StageName = Literal["passages", "embeddings", "dense", "tokens", "bm25"]
 STAGES: tuple[StageName, ...] = get_args(StageName)  # each has a folder of its name
 RECALL = 0.98
 HYBRID_RECALL = 0.9
-SHARD_ROWS = 16_384  # passages per shard
+# Passages per shard: on two slow cores a shard takes some two minutes, and on a fast machine files
+# stay few.
+SHARD_ROWS = 4_096
 
 
 class BuildSettings(Config):

@@ -47,7 +47,8 @@ def named_questions(name: str) -> tuple[Iterator[PlacedRecord], Grades]:
     if name.startswith(HF_PREFIX):
         return _numbered(name, _hub_rows(name)), {}
     grades: Grades = {}
-    for judged in _irds_entries(name, "qrels"):
+    # Where the parts of a question are judged apart, the best grade of a passage is the last.
+    for judged in sorted(_irds_entries(name, "qrels"), key=lambda judged: judged.relevance):
         grades.setdefault(judged.query_id, {})[judged.doc_id] = int(judged.relevance)
     return _numbered(name, map(_question_record, _irds_entries(name, "queries"))), grades
 

@@ -25,7 +25,8 @@ def rivers(tmp_path: Path) -> Iterator[str]:
     lines = ('{"doc_id": "d1", "text": "It rises."}', '{"doc_id": "d2", "text": "It ends."}')
     (tmp_path / "docs.jsonl").write_text("\n".join(lines))
     (tmp_path / "queries.tsv").write_text("q1\twhere does it rise\nq2\tnot judged\n")
-    (tmp_path / "qrels").write_text("q1 0 d1 2\nq1 0 d2 0\n")
+    # Two parts of a question are judged apart.
+    (tmp_path / "qrels").write_text("q1 0 d1 2\nq1 0 d2 0\nq1 1 d1 0\n")
     docs = JsonlDocs(LocalDownload(tmp_path / "docs.jsonl"), docstore_path=str(tmp_path / "store"))
     queries = TsvQueries(LocalDownload(tmp_path / "queries.tsv"))
     qrels = TrecQrels(LocalDownload(tmp_path / "qrels"), {2: "best", 0: "not"})
