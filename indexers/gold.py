@@ -8,7 +8,7 @@ Without this step every figure by gold passage would be zero, and would look lik
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -60,7 +60,7 @@ class _Quote:
     question: Question
     passage: Passage
     rows: list[int]
-    how: str = "text"
+    how: str
 
 
 def overlap_share(text: str, other: str) -> float:
@@ -133,8 +133,8 @@ def _hash(text: str) -> int:
 class GoldLookup:
     """Finds the gold passages of questions.
 
-    A gold id counts only if the passage under it has the gold text, where the set quotes one: ids
-    of two corpora may clash. An id of a document stands for all its passages. Next, a passage with
+    A gold id counts only for a quoted text that the passage under it has, where the set quotes some:
+    ids of two corpora may clash. An id of a document stands for all its passages. Next, a passage with
     the same text is taken; next, one that overlaps it (the paragraph cut or cleaned in another
     way), found by searching for the text, preferably one that holds an answer. All alternatives
     (DPR's positives) are looked up, not only the first.
@@ -152,49 +152,58 @@ class GoldLookup:
     def _texts(self) -> CorpusTexts:
         return CorpusTexts(self.passages)
 
-    def _named(self, question: Question, quoted: Sequence[Passage]) -> GoldPassages:
-        """The passages of the gold ids: those that the index has, or all of the documents."""
-        ids = question.gold_passage_ids or [passage.id for passage in quoted if passage.id]
-        rows = dict.fromkeys(row for row in map(self.passages.row_of, ids) if row is not None)
-        if quoted:
-            agreeing = tuple(row for row in rows if self._is_quoted(row, quoted))
-            return GoldPassages(agreeing, how="id")
+    def _rows_of(self, ids: Iterable[str]) -> list[int]:
+        rows = dict.fromkeys(map(self.passages.row_of, ids))
+        return [row for row in rows if row is not None]
+
+    def _named(self, ids: Sequence[str]) -> GoldPassages:
+        """The passages of gold ids: those that the index has, or all of the documents."""
+        rows = self._rows_of(ids)
         if rows:
             return GoldPassages(tuple(rows), how="id")
-        of_documents = chain.from_iterable(map(self.documents.rows, ids))
-        return GoldPassages(tuple(dict.fromkeys(of_documents)), how="document")
+        of_documents = dict.fromkeys(chain.from_iterable(map(self.documents.rows, ids)))
+        if of_documents:
+            return GoldPassages(tuple(of_documents), how="document")
+        return GoldPassages()
 
-    def _is_quoted(self, row: int, quoted: Sequence[Passage]) -> bool:
-        text = self.passages[row].text
-        return any(overlap_share(text, gold.text) >= _SAME for gold in quoted)
+    def _quotes(self, question: Question) -> list[_Quote]:
+        """What a question quotes, located by its gold ids, else by the texts."""
+        quoted = [gold.passage for gold in question.gold if gold.passage.text]
+        named_rows = self._rows_of(question.gold_passage_ids or [gold.id for gold in quoted])
+        quotes = []
+        for gold in quoted:
+            rows = [row for row in named_rows if self._overlap(row, gold) >= _SAME]
+            if rows:
+                quotes.append(_Quote(question, gold, rows, "id"))
+            else:
+                quotes.append(_Quote(question, gold, self._texts.find(gold)[:1], "text"))
+        return quotes
+
+    def _overlap(self, row: int, gold: Passage) -> float:
+        return overlap_share(self.passages[row].text, gold.text)
 
     def find(self, questions: Sequence[Question]) -> list[GoldPassages]:
         """The gold passages of a block of questions, one result each."""
-        located = []
-        missing = []
-        for question in questions:
-            quoted = [gold.passage for gold in question.gold if gold.passage.text]
-            named = self._named(question, quoted)
-            quotes = []
-            if not named.rows:
-                quotes = [_Quote(question, gold, self._texts.find(gold)) for gold in quoted]
-            missing += [quote for quote in quotes if not quote.rows]
-            located.append((named, quotes))
+        quotes_of = list(map(self._quotes, questions))
+        missing = [quote for quote in chain.from_iterable(quotes_of) if not quote.rows]
         if missing and self.near is not None:
             queries = [" ".join(quote.passage.text.split()[:_QUERY_WORDS]) for quote in missing]
             for quote, hits in zip(missing, self.near(queries, 10), strict=True):
                 quote.rows = self._overlapping(quote, hits)
                 quote.how = "overlap"
-        return [found if found.rows else _gold_passages(quotes) for found, quotes in located]
+        return [
+            _gold_passages(quotes) if quotes else self._named(question.gold_passage_ids)
+            for question, quotes in zip(questions, quotes_of, strict=True)
+        ]
 
     def _overlapping(self, quote: _Quote, hits: Sequence[Hit]) -> list[int]:
         matcher = AnswerMatcher(quote.question.answers)
         ranked: list[tuple[bool, float, int]] = []
         for hit in hits:
-            text = self.passages[hit.row].text
-            share = overlap_share(text, quote.passage.text)
+            share = self._overlap(hit.row, quote.passage)
             if share >= _SAME:
-                ranked.append((matcher.matches(text), share, -hit.row))
+                has_answer = matcher.matches(self.passages[hit.row].text)
+                ranked.append((has_answer, share, -hit.row))
         return [-max(ranked)[2]] if ranked else []
 
 
@@ -202,7 +211,6 @@ def _gold_passages(quotes: Sequence[_Quote]) -> GoldPassages:
     located = [quote for quote in quotes if quote.rows]
     missing = tuple(quote.passage for quote in quotes if not quote.rows)
     if not located:
-        return GoldPassages((), missing, "given" if missing else "none")
-    return GoldPassages(
-        tuple(dict.fromkeys(quote.rows[0] for quote in located)), missing, located[0].how
-    )
+        return GoldPassages((), missing, "given")
+    rows = dict.fromkeys(chain.from_iterable(quote.rows for quote in located))
+    return GoldPassages(tuple(rows), missing, located[0].how)

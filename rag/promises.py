@@ -107,8 +107,7 @@ class PromiseKeeper:
             or not outcome.state.searches
         ):
             return outcome
-        confidence = presented.answers[0].confidence if presented.answers else 0.0
-        promise, notice = self._look(confidence, conditions)
+        promise, notice = self._look(presented.confidence, conditions)
         notice = "; ".join(filter(None, (presented.notice, notice)))
         return replace(outcome, presented=replace(presented, promise=promise, notice=notice))
 
@@ -129,20 +128,17 @@ class PromiseKeeper:
         self, confidence: float, conditions: Mapping[str, object]
     ) -> tuple[Promise | None, str]:
         """The promise if it holds under these conditions, and a notice if something is amiss."""
-        changed = self._changed(_as_stored(conditions))
+        fitted = self._stored.conditions
+        asked = _as_stored(conditions)
+        # Values may be paths, which clients need not see.
+        changed = [name for name in fitted | asked if fitted.get(name) != asked.get(name)]
         if not changed:
             return self._stored.promise, self._watch(confidence)
-        names = ", ".join(name.removeprefix("has_") for name in changed)
+        names = ", ".join(name.removeprefix("has_") for name in sorted(changed))
         return (
             None,
             f"no error rate is promised: the promise was fitted with other values of {names}",
         )
-
-    def _changed(self, conditions: Mapping[str, object]) -> list[str]:
-        """Names of the conditions that differ; values may be paths, which clients need not see."""
-        fitted = self._stored.conditions
-        names = sorted({*fitted, *conditions})
-        return [name for name in names if fitted.get(name) != conditions.get(name)]
 
     def _watch(self, confidence: float) -> str:
         """A notice if the last confidences leave the fitted range more often than those that the

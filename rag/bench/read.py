@@ -96,8 +96,7 @@ def _read_all(
 
 def _is_right(question: Question, read: Sequence[AnswerSet]) -> bool:
     [result] = read
-    best = result.answers[0].text if result.answers else ""
-    return bool(exact_match(best, question.answers, question.answer_profile))
+    return bool(exact_match(result.text, question.answers, question.answer_profile))
 
 
 def _token_layers(times: _Timings) -> float:

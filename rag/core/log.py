@@ -7,12 +7,13 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 from tqdm import tqdm
 
+ItemT = TypeVar("ItemT")
 # Between the lines of progress in a log.
 _INTERVAL_S = 10.0
 
@@ -87,6 +88,17 @@ class Progress(tqdm):  # type: ignore[misc]  # tqdm has no types
         is_json = any(isinstance(handler.formatter, JsonFormatter) for handler in handlers)
         bar_options["disable"] = silent or is_json
         super().__init__(total=total, unit=f" {unit}", desc=label, initial=initial, **bar_options)
+
+
+def in_batches(
+    items: Sequence[ItemT], size: int, unit: str, label: str
+) -> Iterator[Sequence[ItemT]]:
+    """At most `size` items at a time, in order, with progress; see `Progress`."""
+    with Progress(len(items), unit, label) as progress:
+        for start in range(0, len(items), size):
+            batch = items[start : start + size]
+            yield batch
+            progress.update(len(batch))
 
 
 class _Lines:

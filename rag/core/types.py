@@ -508,6 +508,21 @@ class AnswerSet(Record):
     promise: Promise | None = None
 
     @property
+    def best(self) -> Answer | None:
+        """The first answer; None if there are none."""
+        return self.answers[0] if self.answers else None
+
+    @property
+    def text(self) -> str:
+        """The text of the first answer; "" if there are none."""
+        return self.best.text if self.best else ""
+
+    @property
+    def confidence(self) -> float:
+        """The confidence of the first answer; 0 if there are none."""
+        return self.best.confidence if self.best else 0.0
+
+    @property
     def certainty(self) -> Certainty:
         """How terminal, page, chat and tools present the first answer.
 
@@ -523,7 +538,7 @@ class AnswerSet(Record):
             >>> example(0.9, 0.05), example(0.3, 0.4), example(0.1, 0.46), example(0.1, 0.6)
             ('likely', 'perhaps', 'none', 'none')
         """
-        confidence = self.answers[0].confidence if self.answers else 0.0
+        confidence = self.confidence
         if confidence <= 0:
             return "none"
         certainty: Certainty = "likely" if confidence >= 0.5 else "perhaps"

@@ -24,7 +24,7 @@ from rag.eval.claims import (
     system_with_search,
 )
 from rag.eval.compare import Comparison, compare_evaluations
-from rag.eval.gold import GoldResolver, gold_keys
+from rag.eval.gold import gold_keys
 from rag.eval.report import render_report
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations
 from rag.eval.settings import EvaluationSettings
@@ -93,9 +93,15 @@ def evaluate(
         settings = load_config(EvaluationSettings, overrides={"read": READ, **scoring})
         source = QuestionSource.of_file(claims, split=split)
         _check_out(out, settings, source)
-        judge = partial(evaluate_claims, settings=settings, source=source, command=command)
-        judging = _claim_system(index, opening_options, settings)
-        return _evaluation(out, partial(judge, judging, read_claims(claims)))
+        judge = partial(
+            evaluate_claims,
+            _claim_system(index, opening_options, settings),
+            read_claims(claims),
+            settings=settings,
+            source=source,
+            command=command,
+        )
+        return _evaluation(out, judge)
     settings = load_config(EvaluationSettings, overrides=scoring)
     source, stream = _read(questions, split)
     if run is None:
@@ -113,8 +119,16 @@ def evaluate(
             stream = _judged_by_id(stream)
     if policy is not None:
         system = _with_policy(system, policy)
-    ask = partial(_ask, settings=settings, source=source, command=command)
-    return _evaluation(out, partial(ask, system, stream, opened))
+    ask = partial(
+        runner.run_evaluation,
+        system,
+        stream,
+        settings=settings,
+        source=source,
+        command=command,
+        index=opened,
+    )
+    return _evaluation(out, ask)
 
 
 def _refuse_unused(opening: Mapping[str, object]) -> None:
@@ -145,27 +159,6 @@ def _judged_by_id(questions: Iterable[Question]) -> Iterator[Question]:
         yield replace(question, answers=())
 
 
-def _ask(
-    system: System,
-    questions: Iterator[Question],
-    index: Index | None,
-    folder: Path,
-    settings: EvaluationSettings,
-    source: QuestionSource,
-    command: str,
-) -> None:
-    """Evaluate a system in a folder."""
-    resolver = None
-    if index is not None:
-        resolver = GoldResolver(index.passages, index.documents)
-        # Results of another program are scored by what this index holds.
-        identity = {**system.identity, "index_version": index.version}
-        system = replace(system, identity=identity, document_of=index.document_of)
-    runner.run_evaluation(
-        system, questions, folder, settings, source=source, command=command, resolver=resolver
-    )
-
-
 def _evaluation(out: str | Path | None, score: Callable[[Path], None]) -> Evaluation:
     """The evaluation in a folder, with its report, after `score` has written its records and
     figures there.
@@ -192,10 +185,9 @@ def _check_out(
 
 def _refuse_objects(opening: Mapping[str, object], out: str | Path | None) -> None:
     """Refuse to continue results with an object: nothing tells whether it made them."""
-    if out is None or not Path(out).exists() or not any(Path(out).iterdir()):
-        return
     for name, value in opening.items():
-        if not isinstance(value, str | Path | int | float | None):
+        is_object = not isinstance(value, str | Path | int | float | None)
+        if is_object and out is not None and Path(out).exists() and any(Path(out).iterdir()):
             raise MismatchedArtifactError(
                 f"{out} holds results, and nothing tells whether they are those of the object "
                 f"given as {name}",
@@ -220,14 +212,11 @@ def _refuse_unjudged(questions: Iterator[Question]) -> Iterator[Question]:
         has_gold = question.gold_passage_ids or question.gold or question.provenance
         if question.answers or has_gold or question.is_impossible:
             return chain(first, questions)
-    hint = (
-        "give them in fields called answers and gold_passage_ids, or name the judgements (qrels) in place "
-        "of the questions"
-    )
     others = [name for question in first[:1] for name in question.meta]
     raise DataError(
         f"no question has answers or gold passages; other fields of the first are {others}",
-        hint=hint,
+        hint="give them in fields called answers and gold_passage_ids, or name the judgements (qrels) "
+        "in place of the questions",
     )
 
 
@@ -268,9 +257,7 @@ def _open_system(
     if index is not None:
         opened = index.index if isinstance(index, Pipeline) else None
         if not reads:
-            system = system_of(index)
-            identity = {**system.identity, "reader": None}
-            return replace(system, reader=None, identity=identity), opened
+            return System({**index.identity, "reader": None}, None, index.search), opened
         if not settings.gold or index.reader is None:
             return system_of(index), opened
         lookup = None if opened is None else opened.passages.find

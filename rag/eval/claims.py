@@ -200,8 +200,7 @@ def _record(
         "id": claim.id,
         "question": claim.text,
         "answers": [claim.label] if claim.label else [],
-        "probabilities": dict(verdict.probabilities),
-        "stage": None,
+        "probabilities": verdict.probabilities,
         "hits": [
             StoredHit(id=step.passage_id, title=step.title, score=step.score, text=step.text)
             for step in verdict.path

@@ -7,14 +7,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 
 from rag.core.arrays import Float64
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.eval.figures import find_figure, main_figures
-from rag.eval.records import QuestionRecord
 from rag.eval.results import Evaluation
 from rag.eval.settings import EvaluationSettings
 from rag.eval.summary import figure_columns
@@ -66,19 +64,16 @@ def compare_evaluations(
     tables = [aligned_figures(evaluation, evaluations[0]) for evaluation in evaluations]
     rows = []
     for (a, ours), (b, theirs) in combinations(zip(names, tables, strict=True), 2):
-        if all_pairs or a == names[0]:
-            rows += [_compared(figure, a, b, ours[figure], theirs[figure]) for figure in shared]
+        if not all_pairs and a != names[0]:
+            continue
+        for figure in shared:
+            result = compare_paired(ours[figure], theirs[figure])
+            both = ~np.isnan(ours[figure] + theirs[figure])
+            value_a = float(ours[figure][both].mean())
+            value_b = float(theirs[figure][both].mean())
+            rows.append(Comparison(figure, a, b, value_a, value_b, result, result.p_value))
     corrected = holm([row.result.p_value for row in rows])
     return [replace(row, p_holm=p_holm) for row, p_holm in zip(rows, corrected, strict=True)]
-
-
-def _compared(figure: str, a: str, b: str, ours: Float64, theirs: Float64) -> Comparison:
-    """One comparison; its `p_holm` is not corrected yet."""
-    both = ~np.isnan(ours) & ~np.isnan(theirs)
-    value_a = float(ours[both].mean())
-    value_b = float(theirs[both].mean())
-    result = compare_paired(ours, theirs)
-    return Comparison(figure, a, b, value_a, value_b, result, result.p_value)
 
 
 def _shared_figures(evaluations: Sequence[Evaluation]) -> list[str]:
@@ -120,37 +115,20 @@ def aligned_figures(evaluation: Evaluation, first: Evaluation) -> dict[str, Floa
                 f"{first.metrics[key]!r} and {evaluation.metrics[key]!r}",
                 hint="evaluate both on the same questions with the same profile",
             )
-    expected = {record.id: _asked(record) for record in first.records()}
-    asked: dict[str, _Asked] = {}
+    expected = {record.id: (record.question, record.answers) for record in first.records()}
     scores: dict[str, Mapping[str, float | None]] = {}
+    odd = set(expected)
     for record in evaluation.records():
-        asked[record.id] = _asked(record)
         scores[record.id] = record.scores
-    # Questions that one system alone was asked.
-    odd = sorted({*asked} ^ {*expected})
-    if not odd:
-        odd = [name for name in expected if not asked[name].is_same(expected[name])]
+        question, answers = expected.get(record.id, ("", []))
+        # Where a run of ids alone was judged, there are no answers.
+        has_same_answers = not answers or not record.answers or answers == record.answers
+        if record.question == question and has_same_answers:
+            odd.remove(record.id)
     if odd:
         raise MismatchedArtifactError(
             f"{first.name} and {evaluation.name} were not run on the same questions: {len(odd)} differ, "
-            f"for example {odd[0]!r}",
+            f"for example {min(odd)!r}",
             hint="evaluate both on the same question file",
         )
     return figure_columns([scores[name] for name in expected])
-
-
-class _Asked(NamedTuple):
-    """A question and its answers; none where a run of ids alone was judged."""
-
-    question: str
-    answers: tuple[str, ...]
-
-    def is_same(self, other: _Asked) -> bool:
-        """Whether the question is the same, and so are the answers where both have some."""
-        if not self.answers or not other.answers:
-            return self.question == other.question
-        return self == other
-
-
-def _asked(record: QuestionRecord) -> _Asked:
-    return _Asked(record.question, tuple(record.answers))

@@ -14,7 +14,7 @@ from rag.answering import AnswerOptions
 from rag.core.arrays import Bool, Float64
 from rag.core.errors import ConfigError, DataError, EndpointError, ReaderError
 from rag.core.files import check_target
-from rag.core.log import Progress, get_logger
+from rag.core.log import get_logger, in_batches
 from rag.core.types import Passage, Question
 from rag.data.questions import read_questions
 from rag.data.text import AnswerMatcher, exact_match
@@ -100,14 +100,9 @@ def tune_confidence(
     for question, outcome in ask_all(system_of(system), questions, options, settings.batch_size):
         answers = outcome.short
         assert answers is not None, "the system has a reader"
-        text = ""
-        chance_of_both = (0.0, 1.0)
-        if answers.answers:
-            text = answers.answers[0].text
-            chance_of_both = (answers.answers[0].confidence, answers.no_answer_confidence)
         holds = _is_answerable(question, [passage for _, passage in outcome.result.passages])
-        is_right = exact_match(text, question.answers, question.answer_profile)
-        chances.append(chance_of_both)
+        is_right = exact_match(answers.text, question.answers, question.answer_profile)
+        chances.append((answers.confidence, answers.no_answer_confidence))
         truth.append((holds and is_right, not holds))
     first, none = np.clip(logit(np.array(chances)), -_MAX_LOGIT, _MAX_LOGIT).T
     right, empty = np.array(truth, dtype=bool).T
@@ -147,27 +142,23 @@ def tune_language_model(
     outcomes = list[tuple[bool, bool]]()
     failures = list[ReaderError]()
     size = reader.max_concurrent or settings.batch_size
-    with Progress(len(questions), "questions", "ask") as progress:
-        for begin in range(0, len(questions), size):
-            batch = questions[begin : begin + size]
-            results = system.search([question.text for question in batch], settings.read)
-            requests = [ReadRequest(result.query, result.passages) for result in results]
-            readings = reader.readings(requests)
-            for question, request, reading in zip(batch, requests, readings, strict=True):
-                if isinstance(reading, EndpointError):
-                    raise reading
-                if isinstance(reading, ReaderError):
-                    failures.append(reading)
-                elif reading.signs is not None:
-                    best = reading.answers.answers[0]
-                    signs.append(reading.signs.features)
-                    confidences.append(best.confidence)
-                    is_right = _matcher(question).matches(best.text)
-                    if reader.settings.style == "short":
-                        profile = question.answer_profile
-                        is_right = exact_match(best.text, question.answers, profile)
-                    outcomes.append((is_right, _is_answerable(question, request.passages)))
-            progress.update(len(batch))
+    for batch in in_batches(questions, size, "questions", "ask"):
+        results = system.search([question.text for question in batch], settings.read)
+        requests = [ReadRequest(result.query, result.passages) for result in results]
+        readings = reader.readings(requests)
+        for question, request, reading in zip(batch, requests, readings, strict=True):
+            if isinstance(reading, EndpointError):
+                raise reading
+            if isinstance(reading, ReaderError):
+                failures.append(reading)
+            elif reading.signs is not None:
+                text = reading.answers.text
+                signs.append(reading.signs.features)
+                confidences.append(reading.answers.confidence)
+                is_right = _matcher(question).matches(text)
+                if reader.settings.style == "short":
+                    is_right = exact_match(text, question.answers, question.answer_profile)
+                outcomes.append((is_right, _is_answerable(question, request.passages)))
     if failures:
         log.warning(
             "%d questions could not be read and are left out: %s",

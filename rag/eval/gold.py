@@ -109,11 +109,12 @@ class GoldResolver:
         if found.how == "document":
             self.counts["by_document"] += 1
             return replace(question, gold_are_documents=True)
-        if found.how == ("id" if question.gold_passage_ids else "none"):
-            self.counts["incomplete"] += needs_all(question) and len(found.rows) < len(keys)
-            return question
-        self.counts["missing"] += not found.rows
         ids = tuple(self._passages[row].id for row in found.rows)
+        if ids and set(ids) <= set(keys):
+            self.counts["incomplete"] += needs_all(question) and len(ids) < len(keys)
+            return question
+        has_gold = bool(keys) or found.how == "given"
+        self.counts["missing"] += has_gold and not ids
         return replace(question, gold_passage_ids=ids)
 
     def _ids_by_text(self, question: Question) -> tuple[str, ...]:

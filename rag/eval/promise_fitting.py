@@ -10,7 +10,7 @@ import numpy as np
 
 from rag.answering import AnswerOptions
 from rag.core.arrays import Float64
-from rag.core.log import Progress
+from rag.core.log import in_batches
 from rag.core.manifest import PROMISE_NAME, VERDICT_PROMISE_NAME
 from rag.core.types import Claim, Promise, Question
 from rag.data.text import exact_match
@@ -32,7 +32,7 @@ _ACCEPTED = {"not_supported": ("refuted", "not_enough")}
 
 def split_questions(questions: Sequence[Item], seed: int) -> tuple[list[Item], list[Item]]:
     """Questions that fit the confidence, and others that choose the threshold, at random."""
-    order = np.random.default_rng(seed).permutation(len(questions)).tolist()
+    order = np.random.default_rng(seed).permutation(len(questions))
     shuffled = [questions[number] for number in order]
     n_fitting = round(_FITTING_SHARE * len(questions))
     return shuffled[:n_fitting], shuffled[n_fitting:]
@@ -58,13 +58,8 @@ def judge_answers(
         presented = outcome.presented
         if presented is None or presented.kind != "answer":
             continue
-        text = ""
-        confidence = 0.0
-        if presented.answers:
-            text = presented.answers[0].text
-            confidence = presented.answers[0].confidence
-        is_right = exact_match(text, question.answers, question.answer_profile)
-        rows.append((confidence, not is_right, not question.answers))
+        is_right = exact_match(presented.text, question.answers, question.answer_profile)
+        rows.append((presented.confidence, not is_right, not question.answers))
     return np.array(rows, np.float64).reshape(-1, 3).T
 
 
@@ -88,15 +83,12 @@ def judge_verdicts(pipeline: Pipeline, claims: Sequence[Claim], top_k: int) -> F
     """
     labelled = [claim for claim in claims if claim.label is not None]
     rows = list[tuple[float, bool]]()
-    with Progress(len(labelled), "claims", "verify") as progress:
-        for begin in range(0, len(labelled), _CLAIMS):
-            part = labelled[begin : begin + _CLAIMS]
-            verdicts = pipeline.verify([claim.text for claim in part], top_k)
-            for claim, verdict in zip(part, verdicts, strict=True):
-                if verdict.label == "not_judged":
-                    continue
-                rows.append((verdict.confidence, is_wrong_verdict(verdict.label, claim.label)))
-            progress.update(len(part))
+    for part in in_batches(labelled, _CLAIMS, "claims", "verify"):
+        verdicts = pipeline.verify([claim.text for claim in part], top_k)
+        for claim, verdict in zip(part, verdicts, strict=True):
+            if verdict.label != "not_judged":
+                is_wrong = is_wrong_verdict(verdict.label, claim.label)
+                rows.append((verdict.confidence, is_wrong))
     return np.array(rows, np.float64).reshape(-1, 2).T
 
 

@@ -57,7 +57,7 @@ class QuestionRecord(_Stored):
     Attributes:
         answers: the accepted ones.
         scores: the figures; None where undefined.
-        stage: the stage of `rag.eval.scoring.STAGES` that caused a miss; None without answers.
+        stage: the stage of `rag.eval.scoring.STAGES` that caused a miss.
         first_rank: rank of the first passage that holds an accepted answer, from 1.
         timings_ms: wall milliseconds by stage: the batch's time divided by its questions.
         confidence: that the prediction is right.
@@ -80,9 +80,9 @@ class QuestionRecord(_Stored):
     question: str
     answers: list[str]
     scores: Annotated[dict[str, float | None], AfterValidator(_defined)]
-    stage: str | None
     hits: list[StoredHit]
     timings_ms: dict[str, float]
+    stage: str | None = None
     first_rank: int | None = None
     confidence: float | None = None
     no_answer_confidence: float | None = None

@@ -7,17 +7,19 @@ While it runs, finished questions stand in `per_question.jsonl.part`; running ag
 and those that could not be read.
 """
 
+import json
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from indexers.index import Index
 from rag.answering import AnswerOptions
 from rag.core.errors import (
     ConfigError,
@@ -31,7 +33,6 @@ from rag.core.files import (
     clean_directory,
     directory_lock,
     disk_errors,
-    fingerprint,
     read_json,
 )
 from rag.core.log import Progress, get_logger
@@ -74,14 +75,14 @@ def run_evaluation(
     *,
     source: QuestionSource,
     command: str = "",
-    resolver: GoldResolver | None = None,
+    index: Index | None = None,
 ) -> None:
     """Ask every question, score every answer, write the results; users call
     `rag.eval.api.evaluate`.
 
     Args:
         questions: streamed; each run must give the same ones.
-        resolver: finds the gold passages of the questions that are asked.
+        index: holds the passages that are found, and the gold passages of the questions.
 
     Raises:
         ReaderError: the server of a language model failed several times in a row; the same call
@@ -92,10 +93,16 @@ def run_evaluation(
             "reading gold passages needs a system that can read passages",
             hint="evaluate with a reader, or leave the gold passages out",
         )
+    resolver = None
+    if index is not None:
+        resolver = GoldResolver(index.passages, index.documents)
+        # Results of another program are scored by what this index holds.
+        identity = {**system.identity, "index_version": index.version}
+        system = replace(system, identity=identity, document_of=index.document_of)
     header: dict[str, Any] = {
         **settings_header(settings, source),
         "profile": settings.profile,
-        "system": dict(system.identity),
+        "system": system.identity,
     }
     with directory_lock(folder):
         if check_folder(folder, header):
@@ -123,8 +130,10 @@ def _notes(records_path: Path, figures: Mapping[str, Mapping[str, Any]]) -> list
     failures = [record.failure for record in read_records(records_path) if record.failure]
     n_without_hits = sum(not record.hits for record in read_records(records_path))
     if failures:
-        counted = f"{len(failures):,} questions could not be read and count as unanswered"
-        notes.append(f"{counted}: {failures[0]} (the same evaluation asks them again)")
+        notes.append(
+            f"{len(failures):,} questions could not be read and count as unanswered: {failures[0]} "
+            "(the same evaluation asks them again)"
+        )
     if n_without_hits:
         notes.append(f"{n_without_hits:,} questions have no results at all, and count as not found")
     if "RR" in figures and figures["RR"]["value"] == 0:
@@ -169,11 +178,10 @@ def _ask(system: System, batch: Sequence[Question], options: AnswerOptions) -> _
     errors = list[ReaderError]()
     outcomes = system.answer(batch, options, errors)
     shares_ms = shares_of(outcomes[0].timings_ms, len(batch))
-    scored = []
-    for question, outcome in zip(batch, outcomes, strict=True):
-        scored.append(
-            AskedQuestion(question, outcome, shares_ms, options.top_k, system.document_of)
-        )
+    scored = [
+        AskedQuestion(question, outcome, shares_ms, options.top_k, system.document_of)
+        for question, outcome in zip(batch, outcomes, strict=True)
+    ]
     return scored, errors
 
 
@@ -216,8 +224,11 @@ def settings_header(settings: EvaluationSettings, source: QuestionSource) -> dic
 
 
 def _compared(header: Mapping[str, Any]) -> dict[str, Any]:
-    """The header without the path of the questions, which are known by their checksum."""
-    return {**header, "question_set": {**header.get("question_set", {}), "path": ""}}
+    """The header as it is stored, without the path of the questions, which are known by their
+    checksum.
+    """
+    without_path = {**header, "question_set": {**header["question_set"], "path": ""}}
+    return dict(json.loads(json.dumps(without_path, default=str)))
 
 
 def check_folder(folder: Path, header: Mapping[str, object]) -> bool:
@@ -236,19 +247,12 @@ def check_folder(folder: Path, header: Mapping[str, object]) -> bool:
     is_finished = (folder / METRICS_NAME).is_file()
     file = folder / (METRICS_NAME if is_finished else _STATE_NAME)
     if file.is_file():
-        earlier = _compared(read_json(file))
-        header = _compared(header)
-        changed = [
-            key for key in header if fingerprint(earlier.get(key)) != fingerprint(header[key])
-        ]
-        if changed:
-            comparable = [key for key in ("settings", "question_set", "system") if key in changed]
-            values = differences(
-                {key: earlier.get(key) for key in comparable},
-                {key: header[key] for key in comparable},
-            )
+        stored = read_json(file)
+        earlier = {name: stored.get(name, {}) for name in header}
+        changes = differences(_compared(earlier), _compared(header))
+        if changes:
             raise MismatchedArtifactError(
-                f"{folder} holds an evaluation with other {', '.join(comparable or changed)} ({values})",
+                f"{folder} holds another evaluation ({changes})",
                 hint="choose another {out}, or delete that directory",
                 arguments=["out"],
             )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ConfigError
-from rag.core.log import Progress, get_logger
+from rag.core.log import get_logger, in_batches
 from rag.core.types import Paths, Question, RankedPassages, SearchResult
 from rag.data.examples import Candidate, Example, write_examples, write_run
 from rag.data.files.rows import write_json_lines
@@ -68,12 +68,9 @@ def write_results(
 def _search_all(
     pipeline: Pipeline, questions: Sequence[Question], top_k: int, filter: Filter | None
 ) -> Iterator[tuple[Question, SearchResult]]:
-    with Progress(len(questions), "questions", "retrieve") as progress:
-        for start in range(0, len(questions), _BATCH_SIZE):
-            batch = questions[start : start + _BATCH_SIZE]
-            texts = [question.text for question in batch]
-            yield from zip(batch, pipeline.search(texts, top_k, filter=filter), strict=True)
-            progress.update(len(batch))
+    for batch in in_batches(questions, _BATCH_SIZE, "questions", "retrieve"):
+        texts = [question.text for question in batch]
+        yield from zip(batch, pipeline.search(texts, top_k, filter=filter), strict=True)
 
 
 def _paths_json(question: Question, paths: Paths) -> dict[str, Any]:
@@ -83,16 +80,12 @@ def _paths_json(question: Question, paths: Paths) -> dict[str, Any]:
 
 
 def _as_example(question: Question, hits: RankedPassages) -> Example:
+    answers = question.answers
     profile = question.answer_profile
-    matcher = AnswerMatcher(question.answers, profile)
+    matcher = AnswerMatcher(answers, profile)
     candidates = []
     for hit, passage in hits:
-        has_answer = matcher.matches(passage.text) if question.answers else None
+        has_answer = matcher.matches(passage.text) if answers else None
         candidates.append(Candidate(passage, "retrieved", score=hit.score, has_answer=has_answer))
-    return Example(
-        question.id,
-        question.text,
-        question.answers,
-        tuple(candidates),
-        answer_profile=profile,
-    )
+    found = tuple(candidates)
+    return Example(question.id, question.text, answers, found, answer_profile=profile)

@@ -68,24 +68,12 @@ class AskedQuestion:
         return others[: self.top_k]
 
     @property
-    def paths(self) -> Paths:
-        """Hits with passages of each path, the best path first; empty if there are none."""
-        return self.outcome.result.paths
-
-    @property
-    def answers(self) -> AnswerSet | None:
-        """The short answers; None if the system only retrieves."""
-        return self.outcome.short
-
-    @property
     def shown_text(self) -> str:
         """The answer as people see it: "" where none is presented, else a span, a list or a
         sentence.
         """
         presented = self.outcome.presented
-        if presented is None or not presented.is_answered:
-            return ""
-        return presented.answers[0].text
+        return presented.text if presented and presented.is_answered else ""
 
 
 def score_outcomes(
@@ -104,6 +92,8 @@ def _record(
     asked: AskedQuestion, trec_figures: Mapping[str, float | None], settings: EvaluationSettings
 ) -> QuestionRecord:
     question = asked.question
+    answers = asked.outcome.short
+    paths = asked.outcome.result.paths
     matcher = AnswerMatcher(question.answers, settings.profile)
     has_answer = [matcher.matches(passage.text) for _, passage in asked.retrieved]
     first_rank = first_true(has_answer)
@@ -111,41 +101,39 @@ def _record(
     is_findable = bool(question.answers) and not is_yes_no(question)
     scores: dict[str, float | None] = {}
     stored: dict[str, object] = {}
-    if asked.answers is not None:
-        text = _first_text(asked.answers, settings)
+    text = None
+    if answers is not None:
+        text = _first_text(answers, settings)
         facts = None
         if settings.profile == "hotpot":
-            read = asked.retrieved[: settings.read]
-            facts = find_facts(question, asked.answers, read, asked.paths)
+            facts = find_facts(question, answers, asked.retrieved[: settings.read], paths)
             stored |= {"facts": facts, "gold_facts": gold_facts(question)}
-        scores |= _answer_scores(asked, asked.answers, text, facts, settings)
+        scores |= _answer_scores(asked, answers, text, facts, settings)
         if is_findable:
             scores["gold_span_em"] = float(reader_saw_answer)
-        stored |= _stored_answers(asked, asked.answers, text)
+        stored |= _stored_answers(asked, answers, text)
     # Gold passages are no result of a retriever: there is no ranking to score.
     if not settings.gold:
         if is_findable:
             for name, values in rank_figures([first_rank], settings.ks).items():
                 scores[name] = float(values[0])
-        scores |= _page_scores(asked, settings)
+        scores |= _page_scores(asked, text, settings)
         scores |= _coverage(asked, settings)
     scores |= trec_figures
     if settings.by:
         stored["groups"] = field_values(question, settings.by)
-    if asked.paths:
-        best = asked.paths[:_STORED_TEXTS]
-        stored["paths"] = [[passage.id for _, passage in path] for path in best]
+    if paths:
+        stored["paths"] = [[passage.id for _, passage in path] for path in paths[:_STORED_TEXTS]]
     if "em" in scores:
         stored["stage"] = _stage(scores, reader_saw_answer, is_findable)
     fields: dict[str, object] = {
         "id": question.id,
         "question": question.text,
-        "answers": list(question.answers),
+        "answers": question.answers,
         "scores": scores,
-        "stage": None,
         "first_rank": first_rank,
         "hits": _stored_hits(asked, has_answer),
-        "timings_ms": dict(asked.timings_ms),
+        "timings_ms": asked.timings_ms,
     }
     return QuestionRecord.model_validate(fields | stored)
 
@@ -194,13 +182,15 @@ def _answer_scores(
     right = [exact_match(candidate, question.answers, settings.profile) for candidate in texts]
     scores["n_best_em"] = float(any(right)) if question.answers else math.nan
     scores["answered"] = float(answers.is_answered)
-    if answers.answers and answers.answers[0].sentences:
-        scores |= citation_scores(answers.answers[0].sentences)
+    if answers.best and answers.best.sentences:
+        scores |= citation_scores(answers.best.sentences)
     scores["shown_em"], scores["shown_f1"] = em_and_f1(asked.shown_text, accepted, settings.profile)
     return scores
 
 
-def _page_scores(asked: AskedQuestion, settings: EvaluationSettings) -> dict[str, float]:
+def _page_scores(
+    asked: AskedQuestion, text: str | None, settings: EvaluationSettings
+) -> dict[str, float]:
     """KILT's figures, for questions whose source pages are known."""
     question = asked.question
     if settings.profile != "kilt" or not question.provenance:
@@ -208,10 +198,9 @@ def _page_scores(asked: AskedQuestion, settings: EvaluationSettings) -> dict[str
     documents = [asked.document_of(passage.id) for _, passage in asked.retrieved]
     pages = list(dict.fromkeys(documents))
     scores = score_pages(pages, evidence_sets(question.provenance), settings.ks)
-    if asked.answers is None or not question.answers:
+    if asked.outcome.short is None or not question.answers:
         return scores
-    text = _first_text(asked.answers, settings) or ""
-    return score_answers(text, question.answers, scores["r_precision"]) | scores
+    return score_answers(text or "", question.answers, scores["r_precision"]) | scores
 
 
 def _first_text(answers: AnswerSet, settings: EvaluationSettings) -> str | None:
@@ -219,7 +208,7 @@ def _first_text(answers: AnswerSet, settings: EvaluationSettings) -> str | None:
     is_refused = not answers.answers or answers.no_answer_confidence > 0.5
     if settings.profile == "squad2" and is_refused:
         return ""
-    return answers.answers[0].text if answers.answers else None
+    return answers.text if answers.answers else None
 
 
 def _trec_measures(
@@ -244,9 +233,10 @@ def _coverage(asked: AskedQuestion, settings: EvaluationSettings) -> dict[str, f
     if not needs_all(asked.question):
         return {}
     keys = gold_keys(asked.question)[1]
+    paths = list(map(asked.keys_of, asked.outcome.result.paths))
     scores = multihop_scores(asked.keys_of(asked.retrieved), keys, settings.ks)
-    if asked.paths:
-        scores |= path_scores(list(map(asked.keys_of, asked.paths)), keys, settings.ks)
+    if paths:
+        scores |= path_scores(paths, keys, settings.ks)
     return scores
 
 
@@ -263,32 +253,30 @@ def _stored_answers(
     asked: AskedQuestion, answers: AnswerSet, text: str | None
 ) -> dict[str, object]:
     """The fields of a record that say what was answered."""
-    n_best = []
-    for answer in answers.answers:
-        n_best.append(
-            StoredAnswer(
-                text=answer.text,
-                confidence=answer.confidence,
-                score=answer.score,
-                passage_id=answer.evidence.passage_id,
-            )
+    n_best = [
+        StoredAnswer(
+            text=answer.text,
+            confidence=answer.confidence,
+            score=answer.score,
+            passage_id=answer.evidence.passage_id,
         )
+        for answer in answers.answers
+    ]
     fields: dict[str, object] = {
-        "confidence": 0.0,
+        "confidence": answers.confidence,
         "no_answer_confidence": answers.no_answer_confidence,
-        "evidence": None,
         "n_best": n_best,
-        "reading": dict(answers.reading),
+        "reading": answers.reading,
         "prediction": text,
     }
-    if answers.answers:
-        best = answers.answers[0]
-        fields |= {"confidence": best.confidence, "evidence": best.evidence.to_json()}
-        if best.sentences:
-            fields["cited_sentences"] = best.sentences
     if text == "":
         # The system's answer is "no answer".
         fields["confidence"] = answers.no_answer_confidence
+    best = answers.best
+    if best is not None:
+        fields["evidence"] = best.evidence.to_json()
+        if best.sentences:
+            fields["cited_sentences"] = best.sentences
     presented = asked.outcome.presented
     if presented is not None and presented.kind != "answer":
         fields |= {"kind": presented.kind, "shown": asked.shown_text}
@@ -335,8 +323,8 @@ def find_facts(
         spans = _spans(question, passage)
         texts = [passage.text[start:end] for start, end in spans]
         answer_sentence = None
-        if answers.answers and answers.answers[0].evidence.passage_id == passage.id:
-            answer_sentence = _sentence_of(answers.answers[0].evidence, spans)
+        if answers.best and answers.best.evidence.passage_id == passage.id:
+            answer_sentence = _sentence_of(answers.best.evidence, spans)
         passages.append(
             FactPassage(passage.title, texts, hit.score, confidence[passage.id], answer_sentence)
         )
@@ -349,12 +337,10 @@ def find_facts(
 
 def _sentence_of(evidence: Evidence, spans: Spans) -> int | None:
     """The number of the sentence in which an answer begins."""
-    if evidence.start is None:
+    start = evidence.start
+    if start is None:
         return None
-    for number, (_, end) in enumerate(spans):
-        if evidence.start < end:
-            return number
-    return None
+    return next((number for number, (_, end) in enumerate(spans) if start < end), None)
 
 
 def _spans(question: Question, passage: Passage) -> Spans:

@@ -17,7 +17,7 @@ import numpy as np
 from rag.answering import AnswerOptions, Outcome, answer_questions
 from rag.core.errors import ConfigError, DataError, ReaderError
 from rag.core.files import sha256_file
-from rag.core.log import Progress, Timer
+from rag.core.log import Timer, in_batches
 from rag.core.types import Hit, Passage, Question, RankedPassages, SearchResult
 from rag.data.examples import read_examples, run_id
 from rag.data.files.rows import read_rows, refuse_bad
@@ -133,14 +133,11 @@ def ask_all(
         ReaderError: a question could not be read, so that nothing can be said of its answer.
     """
     failures = list[ReaderError]()
-    with Progress(len(questions), "questions", "ask") as progress:
-        for begin in range(0, len(questions), batch_size):
-            part = questions[begin : begin + batch_size]
-            outcomes = system.answer(part, options, failures)
-            if failures:
-                raise failures[0]
-            yield from zip(part, outcomes, strict=True)
-            progress.update(len(part))
+    for part in in_batches(questions, batch_size, "questions", "ask"):
+        outcomes = system.answer(part, options, failures)
+        if failures:
+            raise failures[0]
+        yield from zip(part, outcomes, strict=True)
 
 
 def _gold(question: Question, top_k: int, lookup: PassageLookup | None) -> RankedPassages:

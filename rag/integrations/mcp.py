@@ -152,7 +152,7 @@ def _add_reading_tools(server: MCPServer, pipeline: Pipeline, annotations: ToolA
     def ask(question: str) -> Answered:
         """Answer a question in a few words from the passages, with evidence and confidence."""
         result = pipeline.ask(question)
-        evidence = result.answers[0].evidence if result.answers else None
+        evidence = result.best.evidence if result.best else None
         return _answered(result, _document_of(pipeline, evidence))
 
     @server.tool(annotations=annotations)
@@ -246,7 +246,7 @@ def _judged(verdict: Verdict, document: Document | None) -> Judged:
 
 def _answered(result: AnswerSet, document: Document | None) -> Answered:
     """The reply of `ask`; `document` holds the evidence of the best answer."""
-    best = result.answers[0] if result.answers else None
+    best = result.best
     reason = WORDINGS[result.kind][result.certainty].reason
     guess = best.text if best and not reason else None
     promised = ""

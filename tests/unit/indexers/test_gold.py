@@ -47,6 +47,7 @@ def test_ids_count_where_the_text_agrees_and_texts_with_their_title_first(store:
             question_with(ids=("c", "gone")),
             question_with(danube, ids=("a",)),
             question_with(danube, ids=("c",)),
+            question_with(danube, PASSAGES[2], ids=("a",)),
             question_with(),
             question_with(danube),
         ]
@@ -56,6 +57,7 @@ def test_ids_count_where_the_text_agrees_and_texts_with_their_title_first(store:
         GoldPassages((2,), how="id"),
         GoldPassages((0,), how="id"),
         by_text,  # "c" is another passage in this index
+        GoldPassages((0, 2), how="id"),  # the other quoted passage has no gold id
         GoldPassages(),
         by_text,
     ]
