@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Unpack
 
@@ -25,6 +26,7 @@ from rag.cli.options import (
 )
 from rag.cli.show import format_answer_set, format_verdict, say
 from rag.core.errors import ConfigError
+from rag.core.manifest import MANIFEST_NAME
 from rag.core.types import Groups
 from rag.options import OpenOptions
 
@@ -57,7 +59,7 @@ def ask(
     # Refused before models are loaded.
     check_questions(questions, read, n_best)
     conditions = parse_options(filter or ())
-    groups = None if as_groups is None else _groups_of(as_groups, index)
+    groups = None if as_groups is None else _groups_of(as_groups, [Path(index)])
     from rag.pipeline import Pipeline
 
     with Pipeline.open(index, **opening) as pipeline:
@@ -72,16 +74,21 @@ def ask(
                 say(format_answer_set(result, colour=sys.stdout.isatty()))
 
 
-def _groups_of(names: str, index: str) -> Groups:
-    """The groups of --as; says which of them no document of the index is for, as a typing error."""
+def _groups_of(names: str, indexes: Iterable[Path]) -> Groups:
+    """The groups of --as; says which of them no document is for, as a typing error."""
     from indexers.rights import read_rights
     from rag.data.metadata import groups_of_person
 
     groups = groups_of_person(names)
-    unknown = groups - read_rights(Path(index))[0].named()
-    if unknown:
+    # A missing index is told alone, by what opens it.
+    folders = [index for index in indexes if (index / MANIFEST_NAME).is_file()]
+    unknown = set(groups)
+    for folder in folders:
+        unknown -= read_rights(folder)[0].named()
+    if folders and unknown:
+        where = ", ".join(map(str, folders))
         say(
-            f"no document of {index} is for {', '.join(sorted(unknown))}; `rag rights {index}` shows groups",
+            f"no document of {where} is for {', '.join(sorted(unknown))}; `rag rights {folders[0]}` shows groups",
             err=True,
         )
     return groups
@@ -221,7 +228,10 @@ def serve(
         "ray": ray,
     }
     given = {name: value for name, value in options.items() if value is not None}
-    run_server(load_settings(**given, **opening))
+    settings = load_settings(**given, **opening)
+    if settings.as_groups:
+        _groups_of(settings.as_groups, settings.named_folders().values())
+    run_server(settings)
     leave()
 
 
@@ -249,7 +259,7 @@ def mcp(
     from rag.integrations.mcp import create_mcp_server
     from rag.pipeline import Pipeline
 
-    groups = _groups_of(as_groups or "", index)
+    groups = _groups_of(as_groups or "", [Path(index)])
     with Pipeline.open(index, **opening) as pipeline:
         server = create_mcp_server(pipeline.for_groups(groups), top_k=top_k)
         if not http:

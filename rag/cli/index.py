@@ -13,7 +13,7 @@ from cyclopts.validators import Number
 
 from indexers.settings import BuildSettings
 from rag.cli.options import AsJson, options_of, with_options, without
-from rag.cli.show import resumable, say
+from rag.cli.show import say
 from rag.core.errors import ConfigError, RagError, ResourceError
 from rag.core.types import Groups
 from rag.data.formats import CorpusFormat
@@ -87,19 +87,18 @@ def index(
                 arguments=("watch", "update"),
             )
         report = ReadReport()
-        with resumable():
-            build(
-                corpus,
-                out,
-                report=report,
-                format=format,
-                encoder=encoder,
-                reuse=reuse,
-                ray=ray,
-                precision=precision,
-                overwrite=overwrite,
-                **settings,
-            )
+        build(
+            corpus,
+            out,
+            report=report,
+            format=format,
+            encoder=encoder,
+            reuse=reuse,
+            ray=ray,
+            precision=precision,
+            overwrite=overwrite,
+            **settings,
+        )
         _describe(out, report)
     elif update is not None:
         options = UpdateOptions(

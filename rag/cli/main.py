@@ -67,7 +67,10 @@ COMMANDS = {
 }
 # Commands that log what they do.
 _LOGGED = ("mine", "score", "adapt", "questions", "rounds")
+# Commands that go on where they stopped when they are given again.
+_RESUMED = (*_LOGGED, "index", "train", "evaluate")
 _UNEXPECTED = 70
+_INTERRUPTED = 130
 _BROKEN_PIPE = 141
 
 
@@ -82,6 +85,7 @@ def make_app(words: Sequence[str] = ()) -> App:
         help_format="plaintext",
         default_parameter=Parameter(allow_repeating=False, negative=()),
         result_action="return_value",
+        suppress_keyboard_interrupt=False,
     )
     summaries = {name: (panel, about) for name, (_, panel, about) in COMMANDS.items()}
 
@@ -136,8 +140,8 @@ def main(arguments: list[str] | None = None) -> None:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
-    if words[:1] and words[0] in _LOGGED:
+    words = [word for word in words if word != "--debug"] or ["--help"]
+    if words[0] in _LOGGED:
         from rag.core.log import setup_logging
 
         setup_logging("INFO")
@@ -151,8 +155,12 @@ def main(arguments: list[str] | None = None) -> None:
     app: App | None = None
     try:
         app = make_app(words)
-        app(words or ["--help"], exit_on_error=False, print_error=False)
+        app(words, exit_on_error=False, print_error=False)
         sys.stdout.flush()
+    except KeyboardInterrupt:
+        if words[0] in _RESUMED:
+            print("stopped; the same command continues", file=sys.stderr)
+        sys.exit(_INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(_BROKEN_PIPE)

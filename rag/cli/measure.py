@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from cyclopts.types import NonNegativeInt
 
 from rag.cli.options import OPENING, Out, Questions, options_of, with_options, without
-from rag.cli.show import resumable, say
+from rag.cli.show import say
 from rag.core.errors import ConfigError
 from rag.eval.settings import EvaluationSettings
 from rag.options import EvaluationOptions
@@ -66,19 +66,18 @@ def evaluate(
     if read is None:
         read = 20 if claims is None else api.READ
     command = shlex.join(["rag", *sys.argv[1:]])
-    with resumable():
-        evaluation = api.evaluate(
-            index,
-            questions,
-            out,
-            run=run,
-            claims=claims,
-            reads=read > 0,
-            read=max(read, 1),
-            split=split,
-            command=command,
-            **options,
-        )
+    evaluation = api.evaluate(
+        index,
+        questions,
+        out,
+        run=run,
+        claims=claims,
+        reads=read > 0,
+        read=max(read, 1),
+        split=split,
+        command=command,
+        **options,
+    )
     say(evaluation)
     say(f"figures, records, predictions and {api.REPORT_NAME} → {out}")
 

@@ -2,8 +2,6 @@
 
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from rag.core.types import Location, Promise
@@ -20,16 +18,6 @@ _BOLD, _DIM, _MARK, _END = "\x1b[1m", "\x1b[2m", "\x1b[1;30;43m", "\x1b[0m"
 def say(text: object, *, err: bool = False) -> None:
     """Print at once, also where the output is a pipe or a file."""
     print(text, file=sys.stderr if err else sys.stdout, flush=True)
-
-
-@contextmanager
-def resumable() -> Iterator[None]:
-    """Say at Ctrl-C that the work inside goes on when the command is given again."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say("stopped; the same command continues", err=True)
-        raise
 
 
 def highlight(text: str, start: int | None, end: int | None, *, colour: bool) -> str:

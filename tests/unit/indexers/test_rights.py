@@ -18,6 +18,7 @@ from rag.data.files.rows import write_json_lines
 from rag.data.filters import FilterError, parse_filter
 from rag.data.metadata import groups_of
 from rag.pipeline import Pipeline
+from serve.run import bind
 from tests.commands import run_command
 from tests.support.files import index_files, write_files
 from tests.support.messages import refusal
@@ -312,3 +313,11 @@ def test_the_command_shows_and_changes_rights(tmp_path: Path) -> None:
     told = f"no document of {index} is for yy; `rag rights {index}` shows groups"
     for groups, is_told in (("y,yy", True), ("y", False), ("", False)):
         assert (told in run_command(*asked, groups).output) == is_told, groups
+    with bind("127.0.0.1", 0) as taken:
+        serve = ("serve", "--port", taken.getsockname()[1], "--as", "yy,y")
+        for more in (("--index", index), ("--shelf", f"a={index}")):
+            assert run_command(*serve, *more).err.startswith(told), more
+    # A missing index is told alone.
+    for words in (("ask", "word?"), ("mcp",), ("serve",)):
+        ran = run_command(*words, "--as", "y", "--index", tmp_path / "missing")
+        assert ran.err.startswith(f"error: {tmp_path / 'missing'}: no such directory"), words

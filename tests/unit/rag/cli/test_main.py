@@ -19,7 +19,7 @@ from tests.support.verifying import WordVerifier
 
 
 def test_letters_that_an_encoding_lacks_are_escaped() -> None:
-    program = "from rag.cli.main import main; main(['docs', 'asking'])"
+    program = "from rag.__main__ import main; main(['docs', 'asking'])"
     told = run_python(program, env={**with_packages(), "PYTHONIOENCODING": "ascii"})
     assert "\\u2026" in told
 
@@ -211,6 +211,14 @@ def test_an_error_of_the_system_is_named(
     monkeypatch.setattr("rag.docs.pages.page_titles", Mock(side_effect=error))
     ran = run_command("docs")
     assert (ran.exit_code, ran.err[: len(words)]) == (exit_code, words)
+
+
+def test_ctrl_c_ends_with_a_line_also_while_a_command_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rag.cli.main.import_module", Mock(side_effect=KeyboardInterrupt))
+    assert run_command("train", "dpr") == (130, "", "stopped; the same command continues\n")
+    assert run_command("ask", "Who?") == (130, "", "")
 
 
 def test_a_changed_folder_is_named_in_a_few_words(tmp_path: Path) -> None:
