@@ -11,7 +11,7 @@ from typing import Any
 
 from rag.config import load_config
 from rag.core.errors import ArtifactError, ConfigError
-from rag.runtime.model_files import model_folder, read_config
+from rag.runtime.model_files import model_folder, read_config, refuse_adapter
 from readers.llm.specs import LanguageModel, ServedModel, parse_reader
 from readers.manifest import READER_FILE, read_reader_file
 from readers.protocols import Reader
@@ -64,6 +64,7 @@ def reader_kind(source: ReaderName) -> str:
             )
         return name
     folder = model_folder(spec.model)
+    refuse_adapter(folder)
     if not (folder / "config.json").exists():
         raise ArtifactError(
             f"{spec.model}: no reader there: it holds neither {READER_FILE} nor config.json",

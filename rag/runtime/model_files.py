@@ -69,6 +69,8 @@ _BASE_PREFIXES = (
     "model.",
 )
 _POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
+# Describes changes to a model's weights that stand in a file of their own, as PEFT writes them.
+_ADAPTER = "adapter_config.json"
 # In config.json of models that read more than text.
 _OTHER_SENSES = ("vision_config", "audio_config")
 _TOKENIZER = "tokenizer.json"
@@ -189,6 +191,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     `ArtifactError`.
     """
     whole, part = whole_model(folder)
+    refuse_adapter(whole)
     file = whole / "config.json"
     content = read_json(file) if file.is_file() else {}
     config = content.get(part) if part else content
@@ -205,6 +208,18 @@ def read_config(folder: Path) -> dict[str, Any]:
         if config["model_type"] not in CONFIG_MAPPING_NAMES:
             refuse_own_code(folder, config)
     return config
+
+
+def refuse_adapter(folder: Path) -> None:
+    """Refuse a folder of PEFT's, whose adapter would be left out, or would not count in the model's
+    identity.
+    """
+    if (folder / _ADAPTER).is_file():
+        raise ArtifactError(
+            f"{folder} holds an adapter ({_ADAPTER}), expected a model with all of its weights",
+            hint="give the folder that peft's merge_and_unload().save_pretrained(DIR) writes; where the "
+            f"weights are merged already, take {_ADAPTER} away",
+        )
 
 
 def _refuse_kinds(folder: Path, config: dict[str, Any]) -> None:

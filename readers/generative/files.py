@@ -129,6 +129,8 @@ def _load(name_or_path: str | Path, dropout: float | None, train_on: str | None)
         )
     set_dropout(config, dropout)
     tokenizer = transformers_tokenizer(folder)
+    # The question and the start of a chat stand at the beginning of a row.
+    tokenizer.truncation_side = "right"
     hint = "the checkpoint is damaged or cut short: copy the whole folder again"
     with loading(
         f"{name_or_path}: the weights cannot be read", hint=hint, kind=IncompleteArtifactError

@@ -200,6 +200,8 @@ def _read_network(
                 "expected a cross-encoder of plain pairs",
                 hint=f"re-rank with another, for example {_EXAMPLE}",
             )
+        # Behind the tokens, padding moves neither their positions nor the first of them.
+        tokenizer.padding_side = "right"
         # Decoders state no padding; their classes find the last token by it.
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token

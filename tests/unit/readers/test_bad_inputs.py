@@ -16,6 +16,7 @@ from rag.core.types import Passage
 from readers.generative.files import load_generator
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.open import open_reader
+from tests.support.files import write_files
 from tests.support.messages import refusal
 from tests.support.reading import read_one
 from tests.tiny_causal import causal_folder
@@ -89,6 +90,10 @@ BAD_INPUTS: dict[str, tuple[type[RagError], Callable[[Any, Path], object]]] = {
     "encoder": (ArtifactError, lambda _, folder: open_reader(tiny_encoder(folder / "e"))),
     "empty folder": (ArtifactError, lambda _, folder: opened(folder)),
     "no folder": (ArtifactError, lambda _, folder: opened(folder / "absent")),
+    "adapter": (
+        ArtifactError,
+        lambda _, folder: open_reader(write_files(folder, {"adapter_config.json": "{}"})),
+    ),
     "unknown kind": (ArtifactError, lambda _, folder: opened(folder, '{"kind": "oracle"}')),
     "manifest cut off": (ArtifactError, lambda _, folder: opened(folder, '{"kind": "extr')),
     "newer manifest": (

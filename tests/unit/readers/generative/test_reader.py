@@ -12,9 +12,9 @@ from readers.borders import find_span
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest, GeneratorSettings, encode_rows
 from readers.open import open_reader
+from tests.support.files import change_json
 from tests.support.reading import likelihoods_of, read_lists, read_one
 from tests.tiny_generator import KINDS, tiny_generator
-from tests.tiny_reader import tiny_tokenizer
 
 PASSAGES = [
     Passage("1", "Tower", "the tower is 57 meters high."),
@@ -88,8 +88,11 @@ def test_no_answer_competes_by_its_likelihood(folder: Path) -> None:
     assert read_one(silent, *inputs).no_answer_confidence == 1.0
 
 
-def test_rows_follow_the_template_and_are_cut_at_their_end() -> None:
-    tokenizer = tiny_tokenizer()
+def test_rows_follow_the_template_and_are_cut_at_their_end(tmp_path: Path) -> None:
+    """Whatever the checkpoint's tokenizer would cut."""
+    tiny_generator(tmp_path)
+    change_json(tmp_path / "tokenizer_config.json", truncation_side="left")
+    tokenizer = GenerativeReader.load(tmp_path).seq2seq.tokenizer
     settings = GeneratorSettings(
         template="{question} [SEP] {title} [SEP] {text}", passage_tokens=12
     )

@@ -11,6 +11,7 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.core.types import Passage
 from retrievers.encoders import cross_encoder
 from retrievers.encoders.cross_encoder import CrossEncoder
+from tests.support.files import change_json
 from tests.support.messages import refusal
 
 PASSAGES = [
@@ -46,9 +47,10 @@ def reference(folder, questions, passages):
     return np.array(scores, np.float32)
 
 
-@pytest.mark.parametrize("outputs", [1, 2])
-def test_scores_equal_one_pair_at_a_time(tiny, tmp_path, outputs, monkeypatch):
+@pytest.mark.parametrize(("outputs", "side"), [(1, "right"), (2, "left")])
+def test_scores_equal_one_pair_at_a_time(tiny, tmp_path, outputs, side, monkeypatch):
     place = folder_with(tiny, tmp_path, outputs)
+    change_json(place / "tokenizer_config.json", padding_side=side)
     # The first two are cut.
     questions = ["the river " * 90, "who wrote the river " * 10]
     questions += [f"who wrote {n}" for n in range(7)]

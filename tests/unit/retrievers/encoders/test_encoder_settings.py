@@ -11,7 +11,13 @@ from tests.support.messages import refusal
 
 
 def sentence_folder(
-    folder, *, kinds=("Transformer", "Pooling", "Normalize"), pooling=None, own=None, bert=None
+    folder,
+    *,
+    kinds=("Transformer", "Pooling", "Normalize"),
+    pooling=None,
+    own=None,
+    bert=None,
+    **more,
 ):
     """The files of a sentence-transformers folder, as releases before 6 wrote them."""
     write_json(folder / "config.json", {"model_type": "bert", "max_position_embeddings": 128})
@@ -22,6 +28,8 @@ def sentence_folder(
         folder / "sentence_bert_config.json",
         bert or {"max_seq_length": 100, "do_lower_case": False},
     )
+    for name, content in more.items():
+        write_json(folder / name, content)
     return folder
 
 
@@ -83,6 +91,7 @@ UNSUPPORTED = {
     "no pooling module": {"kinds": _USUAL[:1]},
     "pooling by position": {"pooling": {"pooling_mode_weightedmean_tokens": True}},
     "chat template": {"bert": _MESSAGES},
+    "adapter": {"adapter_config.json": {"peft_type": "LORA"}},
 }
 
 
