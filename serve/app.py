@@ -12,7 +12,7 @@ from fastapi import Depends, FastAPI
 from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -109,16 +109,17 @@ def _page_routes() -> list[BaseRoute]:
     shows.
     """
 
+    # Swagger UI without its content delivery network.
+    static = StaticFiles(directory=_WEB, packages=[("fastapi_offline", "static")])
+
     async def page(request: Request) -> Response:
-        return FileResponse(_WEB / _PAGES[request.url.path])
+        return await static.get_response(_PAGES[request.url.path], request.scope)
 
     async def page_settings(request: Request) -> Response:
         engine: Engine = request.app.state.engine
         return JSONResponse(await _shown(engine, request.state.person))
 
     pages = [Route(path, page) for path in _PAGES]
-    # Swagger UI without its content delivery network.
-    static = StaticFiles(directory=_WEB, packages=[("fastapi_offline", "static")])
     return [*pages, Route("/page.json", page_settings), Mount("/static", static)]
 
 

@@ -129,7 +129,9 @@ def _supervise(settings: ServeSettings, listener: socket.socket, folder: Path) -
     mark_dead = partial(mark_process_dead, path=str(metrics))
     ends_within_s = settings.drain_timeout_s + _LEAVING_S
     try:
-        Workers(serve, settings.workers, mark_dead, ends_within_s=ends_within_s).run()
+        Workers(
+            serve, settings.workers, mark_dead, on_stop=listener.close, ends_within_s=ends_within_s
+        ).run()
     finally:
         del os.environ[SHARED_FOLDER]
 
@@ -198,7 +200,8 @@ class _Listener(socket.socket):
 
 
 def _few_at_once(listener: socket.socket) -> _Listener:
-    return _Listener(fileno=os.dup(listener.fileno()))
+    # Not a duplicate: while one is open, the system takes connections that no one will answer.
+    return _Listener(fileno=listener.detach())
 
 
 def _set_up_logging() -> None:

@@ -67,6 +67,7 @@ class Workers:
     Args:
         serve: what each worker does, see `Worker`.
         on_end: called with the process id of each worker that has ended.
+        on_stop: called before the workers are asked to end.
         ends_within_s: a worker that is asked to end, and runs for longer, is killed.
     """
 
@@ -76,8 +77,10 @@ class Workers:
         number: int,
         on_end: Callable[[int], object],
         *,
+        on_stop: Callable[[], object] = lambda: None,
         ends_within_s: float,
     ) -> None:
+        self._on_stop = on_stop
         self._serve = serve
         self._number = number
         self._on_end = on_end
@@ -105,6 +108,7 @@ class Workers:
                         self._replace_all(workers)
                     self._restart_dead(workers)
             finally:
+                self._on_stop()
                 for worker in workers:
                     worker.process.terminate()
                 for worker in workers:

@@ -193,6 +193,9 @@ async def test_what_answers_get_answers_head(client, path):
     got, head = [await client.request(method, path) for method in ("GET", "HEAD")]
     assert (head.status_code, head.content) == (got.status_code, b"")
     assert head.headers["content-type"] == got.headers["content-type"]
+    if tag := got.headers.get("etag"):
+        known = await client.get(path, headers={"If-None-Match": tag})
+        assert known.status_code == 304
 
 
 async def test_unknown_paths_methods_passages_and_shelves(client):

@@ -3,6 +3,7 @@
 import fcntl
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -80,6 +81,14 @@ def has_version(client: httpx.Client, version: str) -> bool:
     return False
 
 
+def refuses_connections(client: httpx.Client) -> bool:
+    try:
+        socket.create_connection((client.base_url.host, client.base_url.port)).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
 def stop_while_asked(
     process, client: httpx.Client
 ) -> tuple[threading.Thread, list[httpx.Response]]:
@@ -114,6 +123,8 @@ def test_hangup_reloads_and_termination_finishes_what_was_accepted(process, clie
 def test_what_outlives_the_drain_is_refused_and_the_process_ends(process, client):
     wait_until(lambda: has_version(client, "v1"))
     thread, answers = stop_while_asked(process, client)
+    wait_until(lambda: refuses_connections(client))
+    assert thread.is_alive()
     thread.join(60)
     assert refused(answers[0]) == (503, "shutting_down")
     _, err = process.communicate(timeout=30)

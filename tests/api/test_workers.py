@@ -142,6 +142,8 @@ def _ignore_the_end(signs: Connection) -> None:
 
 def test_a_worker_that_does_not_end_is_killed(caplog: pytest.LogCaptureFixture) -> None:
     ended = list[int]()
-    workers.Workers(_ignore_the_end, 1, ended.append, ends_within_s=0.5).run()
-    assert len(ended) == 1
+    workers.Workers(
+        _ignore_the_end, 1, ended.append, on_stop=lambda: ended.append(0), ends_within_s=0.5
+    ).run()
+    assert (len(ended), ended[0]) == (2, 0)
     assert "does not end and is killed" in caplog.text
