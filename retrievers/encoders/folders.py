@@ -45,10 +45,27 @@ _MODULES = re.compile(  # those of sentence-transformers that are read here, in 
     r"|Transformer Pooling( Dense| LayerNorm)*( Normalize)?"
     rf"|Transformer( Dense| LayerNorm)*( Normalize)? {_MASK}( Normalize)?"
 )
+_SIMILARITIES = ("", "cosine", "dot", "dot_score", "maxsim", "meanmaxsim")
 _LIBRARIES = ("sentence_transformers.", "pylate.")  # whose modules are known
 _LATE_INTERACTION_HINT = (
     "write it anew once, as the folder that is read here: sentence_transformers' "
     "MultiVectorEncoder(FOLDER).save_pretrained(DIR)"
+)
+# Arguments of sentence-transformers' module Transformer that change no number
+_HARMLESS = (
+    "attn_implementation",
+    "dtype",
+    "padding_side",
+    "torch_dtype",
+    "trust_remote_code",
+    "use_cache",
+    "use_fast",
+)
+# Fields of tokenizer_config.json, the attributes of BERT's normaliser that they set, and defaults
+_BERT_RULES = (
+    ("do_lower_case", "lowercase", True),
+    ("strip_accents", "strip_accents", None),
+    ("tokenize_chinese_chars", "handle_chinese_chars", True),
 )
 _PASSAGE_PROMPTS = ("document", "passage", "corpus")
 # architecture → the tower that it is
@@ -187,11 +204,11 @@ def _read_sentence_transformers(folder: Path, library: Mapping[str, Any]) -> Enc
     transformer = transformer_settings(weights_dir)
     prompts = _prompts(library)
     prefixes = _prefixes(library, prompts)
-    similarity = _similarity(library)
+    similarity = _similarity(folder, library)
     is_late = _MASK in kinds  # late interaction: several vectors per text
     _refuse_unsupported(folder, transformer, configs)
-    if not is_late and similarity not in ("", "cosine", "dot", "dot_score"):
-        raise _unsupported(folder, f"compares vectors by {similarity!r}, expected cosine or dot")
+    if not is_late and any(map(transformer.get, ("query_length", "document_length"))):
+        raise _unsupported(folder, "cuts questions and passages at lengths of their own")
     guesses = {} if any(prefixes.values()) else guess_prefixes(folder, prompts)
     is_normalized = "Normalize" in kinds or similarity == "cosine"
     if not (is_normalized or is_late or similarity):
@@ -328,13 +345,17 @@ def _read_static(
 ) -> EncoderSettings:
     """A static encoder of sentence-transformers or of model2vec.
 
-    Sentence-transformers reads whole texts; model2vec cuts them, and leaves unknown tokens out.
+    Sentence-transformers reads whole texts, unless tokenizer.json cuts them; model2vec cuts them, and
+    leaves unknown tokens out.
     """
     config = _optional_json(folder / "config.json")
     prompts = _prompts(library)
-    similarity = _similarity(library)
+    similarity = _similarity(folder, library)
     is_model2vec = not (folder / "modules.json").is_file()
-    longest = STATIC_LENGTH if is_model2vec else NO_LIMIT
+    longest = STATIC_LENGTH
+    if not is_model2vec:
+        cut = _optional_json(weights_dir / "tokenizer.json").get("truncation") or {}
+        longest = cut.get("max_length", NO_LIMIT)
     guesses = {}
     if not (normalize or similarity or is_model2vec):
         normalize = True
@@ -357,13 +378,23 @@ def _read_static(
 def transformer_settings(folder: Path) -> dict[str, Any]:
     """What sentence-transformers states beside a network's weights: lengths, lower-casing; {} if
     nothing.
+
+    Raises:
+        ArtifactError: arguments of classes of transformers that change what is computed.
     """
-    return next(map(_optional_json, sorted(folder.glob("sentence_*_config.json"))), {})
+    settings = next(map(_optional_json, sorted(folder.glob("sentence_*_config.json"))), {})
+    for name, arguments in settings.items():
+        if name.endswith(("_args", "_kwargs")) and set(arguments or ()).difference(_HARMLESS):
+            raise _unsupported(folder, f"states {name} for {', '.join(arguments)}")
+    return settings
 
 
-def _similarity(library: Mapping[str, Any]) -> str:
+def _similarity(folder: Path, library: Mapping[str, Any]) -> str:
     """The similarity that a folder of sentence-transformers states, or ""."""
-    return str(library.get("similarity_fn_name") or "").lower()
+    similarity = str(library.get("similarity_fn_name") or "").lower()
+    if similarity not in _SIMILARITIES:
+        raise _unsupported(folder, f"compares vectors by {similarity!r}, expected cosine or dot")
+    return similarity
 
 
 def _prompts(library: Mapping[str, Any]) -> dict[str, str]:
@@ -420,7 +451,7 @@ def _read_layer(folder: Path, kind: str, config: Mapping[str, Any]) -> HeadLayer
     """A Dense or LayerNorm module."""
     if kind == "LayerNorm":
         return HeadLayer("norm", folder, "norm.weight")
-    activation = str(config.get("activation_function", "Identity")).rpartition(".")[2]
+    activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
     if activation not in _ACTIVATIONS or config.get("use_residual"):
         raise ArtifactError(
             f"{folder}: activation {activation!r}, residual {bool(config.get('use_residual'))} is not known",
@@ -456,19 +487,32 @@ def _optional_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def lower_casing(folder: Path) -> bool | None:
-    """Whether tokenizer_config.json says to lower-case; None where it does not decide.
+def bert_rules(folder: Path) -> dict[str, bool | None]:
+    """What tokenizer_config.json says of BERT's normaliser, by the names of its attributes.
 
-    It decides for tokenizers of BERT's kind, which transformers builds anew; the plain classes
-    take their tokenizer.json as it is.
+    It decides for tokenizers of BERT's kind, which transformers builds anew, and where it names
+    their class by their defaults; the plain classes take their tokenizer.json as it is.
     """
-    config = _optional_json(folder / "tokenizer_config.json")
-    if config.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend"):
-        return None
-    return config.get("do_lower_case")
+    config = _tokenizer_config(folder)
+    kind = config.get("tokenizer_class")
+    rules: dict[str, bool | None] = {}
+    if kind in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+        return rules
+    for name, attribute, default in _BERT_RULES:
+        if kind or name in config:
+            rules[attribute] = config.get(name, default)
+    return rules
+
+
+def cut_side(folder: Path) -> str:
+    """The side on which tokenizer_config.json says to cut a text."""
+    return str(_tokenizer_config(folder).get("truncation_side") or "right")
 
 
 def tokenizer_limit(folder: Path) -> int:
     """Most tokens of a text by tokenizer_config.json."""
-    limit = _optional_json(folder / "tokenizer_config.json").get("model_max_length") or NO_LIMIT
-    return int(min(limit, NO_LIMIT))
+    return int(min(_tokenizer_config(folder).get("model_max_length") or NO_LIMIT, NO_LIMIT))
+
+
+def _tokenizer_config(folder: Path) -> dict[str, Any]:
+    return _optional_json(folder / "tokenizer_config.json")

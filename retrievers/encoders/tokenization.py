@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, normalizers
 from rag.core.errors import ConfigError
 from rag.core.types import Passage, Query
 from rag.runtime.model_files import folder_tokenizer
-from retrievers.encoders.folders import lower_casing, transformer_settings
+from retrievers.encoders.folders import bert_rules, cut_side, transformer_settings
 from retrievers.encoders.settings import (
     MASKS,
     PAIR,
@@ -211,7 +211,8 @@ class TextTokenizer:
 
 def _cutting_tokenizer(settings: EncoderSettings, limit: int) -> Tokenizer:
     tokenizer = marked_tokenizer(settings)
-    tokenizer.enable_truncation(limit, strategy="longest_first")
+    side = cut_side(settings.weights_dir)
+    tokenizer.enable_truncation(limit, strategy="longest_first", direction=side)
     return tokenizer
 
 
@@ -255,14 +256,14 @@ def mask_id(tokenizer: Tokenizer) -> int:
 def open_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer of an encoder's folder, without padding and truncation.
 
-    It lower-cases first where the folder says so: `do_lower_case` of old sentence-transformers'
-    folders, and of tokenizers of BERT's kind, whose tokenizer.json may say otherwise.
+    It lower-cases first where the folder of an old sentence-transformers says so, and BERT's
+    normaliser does what tokenizer_config.json says, where tokenizer.json may say otherwise.
     """
     tokenizer = folder_tokenizer(folder)
     normalizer = tokenizer.normalizer
-    lowers = lower_casing(folder)
-    if isinstance(normalizer, normalizers.BertNormalizer) and lowers is not None:
-        normalizer.lowercase = lowers
+    if isinstance(normalizer, normalizers.BertNormalizer):
+        for name, value in bert_rules(folder).items():
+            setattr(normalizer, name, value)
     if transformer_settings(folder).get("do_lower_case"):
         steps = [normalizers.Lowercase()]
         if tokenizer.normalizer is not None:

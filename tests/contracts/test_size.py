@@ -47,11 +47,11 @@ TOKENS = {
     "indexers": (34_870, 28_000),
     "readers": (56_466, 43_600),
     # Negatives are none of another example of the question, nor copies of a hop's passages.
-    "retrievers": (49_240, 41_000),
+    "retrievers": (49_485, 41_000),
     # Every route describes what it answers; shelves; parameters that no route reads, parts of a question
     # that are not text, and ranges that a file lacks are refused; streamed words have a limit each.
     "serve": (31_180, 16_000),
-    "tests": (313_460, 200_000),
+    "tests": (313_589, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

@@ -115,7 +115,7 @@ def _old_layout(folder):
 def _distiluse(folder):
     _state(folder, similarity_fn_name=None)
     (file,) = folder.glob("*_Dense/config.json")
-    change_json(file, activation_function="torch.nn.modules.activation.Tanh")
+    write_json(file, {"in_features": 32, "out_features": 12})  # and the usual activation
 
 
 @pytest.mark.parametrize(
@@ -140,15 +140,23 @@ def test_similarities_are_sentence_transformers(tiny, tmp_path, options, change)
     assert encoder.identity.similarity == peer.similarity_fn_name
 
 
-@pytest.mark.parametrize("stated", [True, False])
-def test_lower_casing_and_apostrophes_are_transformers(tiny, tmp_path, stated):
-    """tokenizer_config.json decides about lower-casing, and no question is spelled otherwise."""
+@pytest.mark.parametrize(
+    ("said", "rules"),
+    [
+        ({"do_lower_case": True}, {"lowercase": False}),
+        ({"do_lower_case": False}, {"lowercase": True}),
+        ({"strip_accents": False}, {}),
+        ({"tokenize_chinese_chars": False}, {}),
+        ({"truncation_side": "left"}, {"lowercase": False, "strip_accents": False}),
+    ],
+)
+def test_how_texts_are_spelled_and_cut_is_transformers(tiny, tmp_path, said, rules):
+    """tokenizer_config.json decides, by its defaults too, and no question is spelled otherwise."""
     folder = tiny.sentence_transformer(tmp_path)
-    said = {"do_lower_case": stated, "tokenizer_class": "BertTokenizer"}
-    change_json(folder / "tokenizer_config.json", **said)
-    rules = read_json(folder / "tokenizer.json")["normalizer"]
-    change_json(folder / "tokenizer.json", normalizer={**rules, "lowercase": not stated})
-    texts = ["who’s The Danube", "WHO wrote", "the river"]
+    change_json(folder / "tokenizer_config.json", **said, tokenizer_class="BertTokenizer")
+    written = read_json(folder / "tokenizer.json")["normalizer"]
+    change_json(folder / "tokenizer.json", normalizer={**written, **rules})
+    texts = ["who’s The Danube", "WHO wrote", "émigré 中文", "the river " * 20 + "text"]
     peer = SentenceTransformer(str(folder), device="cpu")
     encoder = BiEncoder.load(folder, precision="fp32")
     np.testing.assert_allclose(encoder.encode_questions(texts), peer.encode_query(texts), atol=1e-5)
@@ -199,6 +207,8 @@ def test_static_encoders_read_whole_texts_and_compare_as_sentence_transformers(
 ):
     tiny.tokenizer(tmp_path / "bare")
     tokenizer = Tokenizer.from_file(str(tmp_path / "bare/tokenizer.json"))
+    if normalizes:
+        tokenizer.enable_truncation(6)
     torch.manual_seed(0)
     parts = [modules.StaticEmbedding(tokenizer, embedding_dim=8)]
     parts += [modules.Normalize()] * normalizes

@@ -83,6 +83,12 @@ UNSUPPORTED = {
     "no pooling": {"pooling": {"embedding_dimension": 4}},
     "prompts that are not pooled": {"pooling": {"include_prompt": False}},
     "other similarity": {"own": {"similarity_fn_name": "manhattan"}},
+    "other similarity of a static encoder": {
+        "kinds": ("StaticEmbedding",),
+        "own": {"similarity_fn_name": "euclidean"},
+    },
+    "arguments of a network": {"bert": {"config_args": {"num_hidden_layers": 1}}},
+    "lengths of their own": {"bert": {"query_length": 8}},
     "cut vectors": {"own": {"truncate_dim": 8}},
     "unknown module": {"kinds": ("Transformer", "WeightedLayerPooling", "Pooling")},
     "layer after the normalisation": {"kinds": (*_USUAL, "Normalize", "Dense")},
