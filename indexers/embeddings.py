@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexers.passages import PassageStore
-from indexers.protocols import PassageEncoder, ReportsProgress
+from indexers.protocols import PassageEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
 from indexers.shards import Shard, Stored, divide, link_files
 from rag.core.arrays import Float32, Int64, load_npy, save_npy
@@ -265,17 +265,20 @@ def encode_corpus(
     layout = ShardLayout(len(passages), encoder.identity.dim, dtype, shard_rows)
     is_new = np.ones(len(passages), bool) if stored is None else stored.rows < 0
     missing = missing_shards(folder, layout)
+    earlier_shards = list[Shard]()
+    if stored is not None and stored.vectors.dtype == dtype:
+        earlier_shards = stored.vectors.layout.shards()
     total = int(is_new.sum())
     left = sum(int(is_new[shard.start : shard.stop].sum()) for shard in missing)
     with Progress(total, "passages", "encode", initial=total - left) as progress:
-        if left and isinstance(encoder, ReportsProgress):
+        if left and hasattr(encoder, "reporting"):
             encoder = encoder.reporting(progress.update)
         finished = total - left
         for shard in missing:
             new_rows = shard.start + np.flatnonzero(is_new[shard.start : shard.stop])
             if stored is None or len(new_rows) == len(shard.rows):
                 vectors = encode_rows(passages, encoder, shard)
-            elif _is_unchanged(shard, layout, stored):
+            elif shard.is_unchanged(stored.rows, earlier_shards):
                 link_files([shard_name(shard)], stored.vectors.directory, folder)
                 continue
             else:
@@ -288,11 +291,6 @@ def encode_corpus(
             # An encoder that reports its progress has counted them already.
             progress.update(finished - progress.n)
     return EmbeddingShards.open(folder, layout)
-
-
-def _is_unchanged(shard: Shard, layout: ShardLayout, stored: Stored[EmbeddingShards]) -> bool:
-    earlier = stored.vectors.layout
-    return earlier.dtype == layout.dtype and shard.is_unchanged(stored.rows, earlier.shards())
 
 
 def save_probes(

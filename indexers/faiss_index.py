@@ -63,7 +63,7 @@ class DenseInfo(Config):
 
 
 def search_parameters(
-    index: faiss.Index, effort: int, count: int, selected: Selection | None = None
+    index: faiss.Index, effort: int, count: int, selected: Selection | None
 ) -> faiss.SearchParameters | None:
     """Search settings for one call; settings on the index itself would be shared by threads."""
     if isinstance(index, faiss.IndexPreTransform):

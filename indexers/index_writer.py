@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -42,14 +42,7 @@ from indexers.lucene import build_bm25
 from indexers.manifest import Manifest
 from indexers.passage_writer import passages_digest, writing_passages
 from indexers.passages import PassageStore
-from indexers.protocols import (
-    EncoderIdentity,
-    EncodesCorpus,
-    PassageEncoder,
-    ReportsProgress,
-    TokenEncoder,
-    TokenVectors,
-)
+from indexers.protocols import EncoderIdentity, EncodesCorpus, PassageEncoder, TokenEncoder
 from indexers.reuse import check_vectors
 from indexers.rights import Rights, change_rights, copy_rights, read_rights
 from indexers.settings import STAGES, BuildSettings, StageName
@@ -57,7 +50,7 @@ from indexers.shards import Stored, match_passages
 from indexers.token_build import build_tokens
 from indexers.token_codec import BITS
 from indexers.token_files import TokenShards
-from rag.core.arrays import Float32, Int64
+from rag.core.arrays import Int64
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, ResourceError
 from rag.core.files import (
     TEMPORARY_MARK,
@@ -162,35 +155,20 @@ class WriteReport:
 
 @dataclass
 class _LazyEncoder:
-    """The encoder of an index, opened when the first passage has to be encoded."""
+    """The encoder of an index, opened when more than its identity is first asked for."""
 
     directory: Path
     identity: EncoderIdentity
     open_encoder: OpenEncoder
 
-    @property
-    def dim(self) -> int:
-        """See `PassageEncoder`."""
-        return self.identity.dim
-
     @cached_property
-    def _encoder(self) -> Any:
+    def _encoder(self) -> Encoder:
         encoder = self.open_encoder(self.identity)
         self.identity.check(self.directory, encoder.identity)
         return encoder
 
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
-        """See `PassageEncoder`."""
-        return self._encoder.encode_passages(titles, texts)
-
-    def reporting(self, done: Callable[[int], None]) -> PassageEncoder:
-        """See `ReportsProgress`; an encoder that reports none is returned as it is."""
-        encoder: PassageEncoder = self._encoder
-        return encoder.reporting(done) if isinstance(encoder, ReportsProgress) else encoder
-
-    def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> TokenVectors:
-        """See `TokenEncoder`."""
-        return self._encoder.passage_tokens(titles, texts)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
 
 
 def update_index(
@@ -211,7 +189,7 @@ def update_index(
     directory = Path(directory).resolve()
     with Index.open(directory) as index:
         identity = index.encoder_identity
-        encoder = None
+        encoder: Any = None
         if identity is not None:
             encoder = _LazyEncoder(directory, identity, open_encoder)
         source = dict(index.manifest.source)
@@ -311,6 +289,7 @@ class _IndexWriter:
     """Writes the stages of one index; the caller has the lock of the directory.
 
     Attributes:
+        encoder: a `PassageEncoder` or a `TokenEncoder`, as the settings need it.
         start: version whose documents and vectors are taken over, if any.
         report: counts of documents and passages, so far.
         earlier_rows: (N,) row of each passage in `start`; -1 where its vectors are not taken over.
@@ -320,7 +299,7 @@ class _IndexWriter:
 
     content: Content
     settings: BuildSettings
-    encoder: Encoder | None
+    encoder: Any
     start: Index | None
     ledger: BuildLedger
     max_deleted_share: float
@@ -360,16 +339,21 @@ class _IndexWriter:
             return report
         passages = PassageStore(ledger.path("passages"))
         if not ledger.is_update:
-            self._count_of_build(len(passages))
+            # All documents are new, or all are as they were.
+            n_documents = len(Documents(passages.directory))
+            if ledger.existing is not None or documents is None:
+                report.kept = n_documents
+            else:
+                report.added = n_documents
+                report.passages = len(passages)
         if start is not None and self.settings.has_encoder:
             self.earlier_rows = match_passages(passages, start.passages)
         inputs = {"passages": stored.output}
         if self.settings.has_dense:
-            encoder = cast("PassageEncoder", self.encoder)
-            self._write_embeddings(passages, inputs, encoder)
+            self._write_embeddings(passages, inputs)
             self._write_dense()
         if self.settings.has_tokens:
-            self._write_tokens(passages, inputs, cast("TokenEncoder", self.encoder))
+            self._write_tokens(passages, inputs)
         if "bm25" in self.settings.stages:
             self._write_bm25(passages, inputs, language)
         extra_keys = (previous and previous.model_extra) or {}
@@ -380,16 +364,6 @@ class _IndexWriter:
             # Where centroids are trained anew, nothing is taken over, nor for kept passages.
             report.reused = taken_over - self.kept_passages if taken_over else 0
         return report
-
-    def _count_of_build(self, n_passages: int) -> None:
-        """Count the documents of an index that is no update: all are new, or all are as they were."""
-        n_documents = len(Documents(self.ledger.path("passages")))
-        is_as_it_was = self.ledger.existing is not None or self.content.documents is None
-        if is_as_it_was:
-            self.report.kept = n_documents
-        else:
-            self.report.added = n_documents
-            self.report.passages = n_passages
 
     def _check_resumed(self) -> None:
         """Refuse to go on with a build or an index of other parts, or of another encoder."""
@@ -433,12 +407,10 @@ class _IndexWriter:
                 hint="upgrade the program, or build without the vectors of that index",
             )
         if self.settings.has_dense:
-            passage_encoder = cast("PassageEncoder", self.encoder)
-            check_vectors(start, passage_encoder, self.settings, with_passages=with_passages)
-        identity = start.encoder_identity
-        if self.settings.has_tokens and start.tokens is not None and identity is not None:
-            encoder = cast("TokenEncoder", self.encoder)
-            if not identity.differences(encoder.identity):
+            check_vectors(start, self.encoder, self.settings, with_passages=with_passages)
+        if self.settings.has_tokens and start.tokens is not None:
+            identity = start.encoder_identity
+            if identity and not identity.differences(self.encoder.identity):
                 self.stored_tokens = start.tokens.shards
         if not is_update:
             copy_rights(start.directory, self.ledger.directory)
@@ -553,15 +525,10 @@ class _IndexWriter:
 
         change_rights(self.ledger.directory, change)
 
-    def _write_embeddings(
-        self,
-        passages: PassageStore,
-        inputs: Mapping[str, object],
-        encoder: PassageEncoder,
-    ) -> None:
+    def _write_embeddings(self, passages: PassageStore, inputs: Mapping[str, object]) -> None:
         """Encode the passages, one shard per call, so that the encoder can sort them by length."""
         settings = self.settings
-        identity = encoder.identity
+        identity = self.encoder.identity
         if identity.pooling == "tokens":
             raise ConfigError(
                 f"{identity.name} makes one vector per token, type {settings.index_type} needs one "
@@ -590,9 +557,9 @@ class _IndexWriter:
                 # The probes of the next version are questions of the same kind.
                 folder.mkdir(exist_ok=True)
                 link_or_copy(vectors.directory / PROBES_NAME, probes)
-        shards = self.encode(folder, passages, encoder, settings.stored_dtype, **options)
+        shards = self.encode(folder, passages, self.encoder, settings.stored_dtype, **options)
         if not probes.exists():
-            save_probes(folder, passages, encoder, settings.probes, settings.seed)
+            save_probes(folder, passages, self.encoder, settings.probes, settings.seed)
         self.ledger.finish("embeddings", asdict(shards.layout))
 
     def _write_dense(self) -> None:
@@ -617,23 +584,20 @@ class _IndexWriter:
         )
         self.ledger.finish("dense", info.model_dump(exclude_none=True))
 
-    def _write_tokens(
-        self, passages: PassageStore, inputs: Mapping[str, object], encoder: TokenEncoder
-    ) -> None:
+    def _write_tokens(self, passages: PassageStore, inputs: Mapping[str, object]) -> None:
         settings = self.settings
         stage_settings: dict[str, Any] = {"shard_rows": settings.shard_rows, "seed": settings.seed}
-        identity = encoder.identity.comparable()
+        identity = self.encoder.identity.comparable()
         inputs = {**inputs, "encoder": identity, "bits": BITS, **stage_settings}
-        # The version whose centroids and codes are taken over decides the content, too.
+        stored = None
         if self.start is not None and self.stored_tokens is not None:
+            # The version whose centroids and codes are taken over decides the content, too.
             inputs["start"] = fingerprint(self.start.manifest.stage("tokens").model_dump())[:16]
+            stored = Stored(self.stored_tokens, self.earlier_rows)
         folder = self.ledger.begin("tokens", inputs)
         if folder is None:
             return
-        stored = None
-        if self.stored_tokens is not None:
-            stored = Stored(self.stored_tokens, self.earlier_rows)
-        info = build_tokens(passages, folder, encoder, stored=stored, **stage_settings)
+        info = build_tokens(passages, folder, self.encoder, stored=stored, **stage_settings)
         self.ledger.finish("tokens", info.model_dump())
 
     def _write_bm25(
@@ -647,8 +611,7 @@ class _IndexWriter:
         if folder is None:
             return
         threads = settings.threads or os.cpu_count() or 1
-        heap_mib = settings.java_heap_mib
-        info = build_bm25(passages, folder, threads=threads, heap_mib=heap_mib, **stage_settings)
+        info = build_bm25(passages, folder, threads=threads, **stage_settings)
         self.ledger.finish("bm25", info.model_dump())
 
 

@@ -80,9 +80,7 @@ class BuildLedger:
             None if there is none, if it is ignored, and for an update.
     """
 
-    def __init__(
-        self, directory: Path, *, is_update: bool = False, overwrites: bool = False
-    ) -> None:
+    def __init__(self, directory: Path, *, is_update: bool, overwrites: bool) -> None:
         self.directory = directory
         self.folder = directory / (UPDATING_DIR if is_update else BUILDING_DIR)
         self.is_update = is_update
@@ -193,25 +191,18 @@ class BuildLedger:
             output: a description of the content.
         """
         files = {}
+        reusable = self._reusable.get(name, Stage()).files
         for path in sorted((self.folder / name).rglob("*")):
-            if path.is_file():
-                relative = path.relative_to(self.folder).as_posix()
-                files[relative] = self._describe(name, relative)
+            if not path.is_file():
+                continue
+            relative = path.relative_to(self.folder).as_posix()
+            recorded = reusable.get(relative)
+            # A hard link of a reusable file is not read again.
+            if recorded is None or not path.samefile(self._reusable_dir / relative):
+                recorded = StoredFile(size_bytes=path.stat().st_size, sha256=sha256_file(path))
+            files[relative] = recorded
         begun = self.state.stages[name]
         self._record(name, Stage(inputs=begun.inputs, output=dict(output), files=files))
-
-    def _describe(self, name: StageName, relative: str) -> StoredFile:
-        """Size and checksum of a file, read again unless it is a hard link of a reusable one.
-
-        Args:
-            relative: path within the build's folder.
-        """
-        path = self.folder / relative
-        recorded = self._reusable.get(name, Stage()).files.get(relative)
-        reusable_path = self._reusable_dir / relative
-        if recorded is not None and reusable_path.samefile(path):
-            return recorded
-        return StoredFile(size_bytes=path.stat().st_size, sha256=sha256_file(path))
 
     def _record(self, name: StageName, stage: Stage) -> None:
         self.state.stages[name] = stage
@@ -292,7 +283,6 @@ def hold_folder(folder: Path, owner: object) -> Callable[[], object]:
         ArtifactError: there is no such folder, or it was removed meanwhile.
         ResourceError: the system lacks open files.
     """
-    missing = ArtifactError(f"{folder} is missing", hint="restore it or rebuild the index")
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
@@ -302,7 +292,7 @@ def hold_folder(folder: Path, owner: object) -> Callable[[], object]:
     # Whoever had the lock may have removed the folder.
     if not folder.exists():
         os.close(descriptor)
-        raise missing
+        raise ArtifactError(f"{folder} is missing", hint="restore it or rebuild the index")
     return weakref.finalize(owner, os.close, descriptor)
 
 
@@ -310,10 +300,8 @@ def _remove_unless_held(folder: Path) -> None:
     """Remove a folder that neither this process nor another holds; who wants to hold it waits."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return
-    else:
-        shutil.rmtree(folder)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
     finally:
         os.close(descriptor)

@@ -36,6 +36,7 @@ FOLDER_NAME = "lucene"
 _MOST_QUERY_WORDS = 512
 _MOST_QUERY_CHARACTERS = 16_384
 _FILE_PASSAGES = 16_384  # passages per file for Lucene, whose threads work on different files
+_BUILD_HEAP_MIB = 2048
 _SEARCH_HEAP_MIB = 512
 _MOST_RUNS = 16  # Lucene gets so many runs of selected rows as ranges, further rows one by one
 _TERMS_AT_ONCE = 100_000
@@ -71,7 +72,6 @@ def build_bm25(
     b: float = 0.4,
     language: str = ENGLISH,
     threads: int = 1,
-    heap_mib: int = 2048,
 ) -> Bm25Info:
     """Index titles and texts for BM25 with Lucene's analysis of a language: its stems and stop words
     (of English: Porter's stems).
@@ -96,14 +96,14 @@ def build_bm25(
     """
     parent = Path(directory).absolute()  # Java keeps the working directory that it was started in
     clean_directory(parent)
-    find_class = start_java(heap_mib=heap_mib)
+    find_class = start_java(heap_mib=_BUILD_HEAP_MIB)
     source = parent / f".documents{TEMPORARY_MARK}json"
     try:
         with atomic_path(parent / FOLDER_NAME, folder=True) as target:
             documents = _write_documents(passages, source, language)
             arguments = ["-input", str(source), "-index", str(target), *_OPTIONS.split()]
             # Anserini's own buffer is twice our heap: large corpora would end in an error.
-            arguments += ["-threads", str(threads), "-memoryBuffer", str(max(heap_mib // 4, 16))]
+            arguments += ["-threads", str(threads), "-memoryBuffer", str(_BUILD_HEAP_MIB // 4)]
             found = {}
             if language != ENGLISH:
                 # Anserini knows half of Lucene's analysers by itself.
@@ -168,7 +168,7 @@ def _build_failure(rows: int, error: Exception, parent: Path) -> ResourceError:
     return ResourceError(
         f"Lucene could not index {rows} passages: {_first_line(error)} "
         f"({free_mib:.0f} MiB of disk free)",
-        hint="free some disk, or raise the Java heap; then run the same command again",
+        hint="free some disk, then run the same command again",
     )
 
 

@@ -44,10 +44,10 @@ class BuildSettings(Config):
             default 0.98, and 0.9 for a hybrid, whose BM25 finds much of what the vectors miss.
         seed: random seed of sampling and clustering.
         threads: number of CPU threads for FAISS and Lucene; by default all cores.
-        java_heap_mib: most memory of Lucene while it indexes, in MiB.
+
     """
 
-    free: ClassVar[frozenset[str]] = frozenset({"threads", "java_heap_mib"})
+    free: ClassVar[frozenset[str]] = frozenset({"threads"})
 
     retriever: IndexKind = "dense"
     index_type: str = "flat"
@@ -58,7 +58,6 @@ class BuildSettings(Config):
     recall_target: float | None = Field(default=None, gt=0, le=1)
     seed: int = Field(default=DEFAULT_SEED, ge=0)
     threads: int | None = Field(default=None, ge=1)
-    java_heap_mib: int = Field(default=2048, ge=64)
 
     @field_validator("index_type")
     @classmethod

@@ -93,10 +93,6 @@ class TokenShards:
     """
 
     def __init__(self, directory: Path, info: TokenInfo) -> None:
-        if info.bits != BITS:
-            raise MismatchedArtifactError(
-                f"{directory} has {info.bits} bits", hint="rebuild the index"
-            )
         self.directory = directory
         self.info = info
         self.codec = load_codec(directory)

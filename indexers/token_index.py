@@ -129,7 +129,8 @@ class TokenIndex:
         if len(rows) > ndocs:
             rows = _largest(rows, gained[rows], ndocs)
         if len(rows) > ndocs // 4:
-            rough_scores = self._of_centroids(centroids @ query.T, rows)
+            codes, lengths = self.shards.codes(rows)
+            rough_scores = _max_sim(centroids @ query.T, lengths, codes)
             rows = _largest(rows, rough_scores, ndocs // 4)
         return self.exact(query, rows), rows
 
@@ -158,11 +159,6 @@ class TokenIndex:
             # A passage in several cells gets the same sum each time.
             gained[rows] = gained[rows] + best[rows]
         return gained if selected is None else gained * selected.mask
-
-    def _of_centroids(self, similar: Float32, rows: Int64) -> Float32:
-        """MaxSim of centroids (n,), by their similarities (C, q)."""
-        codes, lengths = self.shards.codes(rows)
-        return _max_sim(similar, lengths, codes)
 
     def exact(self, query: Float32, rows: Int64) -> Float32:
         """MaxSim (n,) of a question's vectors (q, D) with the decompressed ones of sorted

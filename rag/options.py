@@ -64,7 +64,6 @@ class IndexOptions(_CorpusFields, _EncoderFields, total=False):
     recall_target: float | None
     seed: int
     threads: int | None
-    java_heap_mib: int
 
 
 class UpdateOptions(TypedDict, total=False):

@@ -32,9 +32,7 @@ _CHECK_EVERY_S = 2.0
 @with_options(
     options_of(EncoderOptions, panel="Encoder"),
     options_of(CorpusOptions, panel="Corpus"),
-    without(
-        options_of(BuildSettings, panel="Index", retriever="hybrid"), "probes", "java_heap_mib"
-    ),
+    without(options_of(BuildSettings, panel="Index", retriever="hybrid"), "probes"),
 )
 def index(
     corpus: list[str],

@@ -295,7 +295,7 @@ def empty_index(place: Path) -> Path:
 
 KEY = {"X-API-Key": "admin"}  # which clients send
 ADMIN = (hash_api_key("admin"),)
-BM25 = BuildSettings(retriever="bm25", threads=1, java_heap_mib=256)
+BM25 = BuildSettings(retriever="bm25", threads=1)
 
 
 def settings(**values: Any) -> ServeSettings:

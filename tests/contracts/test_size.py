@@ -44,7 +44,7 @@ TOKENS = {
     "rag/sample": (60, 100),
     "rag/scale": (2_800, 2_700),
     "rag/training": (9_850, 8_200),
-    "indexers": (34_870, 28_000),
+    "indexers": (34_490, 28_000),
     "readers": (56_466, 43_600),
     # Negatives are none of another example of the question, nor copies of a hop's passages.
     "retrievers": (49_485, 41_000),

@@ -83,7 +83,7 @@ def places(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     folder = tmp_path_factory.mktemp("rights")
     tiny.late_interaction(folder / "model", dim=16)
     puts = [document(number) for number in NUMBERS]
-    whole = BuildSettings(retriever="hybrid", java_heap_mib=256)
+    whole = BuildSettings(retriever="hybrid")
     write_index(folder / "whole", puts, encoder=WordEncoder(), settings=whole)
     tokens = BuildSettings(retriever="dense", index_type="plaid")
     encoder = BiEncoder.load(folder / "model", precision="fp32")

@@ -33,7 +33,7 @@ _IDS = 90
 
 def settings(retriever: str) -> BuildSettings:
     return BuildSettings.model_validate(
-        {"retriever": retriever, "shard_rows": 8, "probes": 4, "threads": 1, "java_heap_mib": 256}
+        {"retriever": retriever, "shard_rows": 8, "probes": 4, "threads": 1}
     )
 
 

@@ -14,7 +14,7 @@ from rag.core.types import Passage
 from rag.data.filters import parse_filter
 from tests.support.messages import refusal
 
-WORDS = BuildSettings(retriever="bm25", threads=1, java_heap_mib=256)
+WORDS = BuildSettings(retriever="bm25", threads=1)
 
 
 def put(id: str, *passages: str, sent: bool = False) -> Put:

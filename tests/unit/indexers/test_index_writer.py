@@ -79,7 +79,7 @@ def test_dense_index_finds_what_it_was_given(tmp_path: Path, encoder: Any) -> No
 
 
 def test_a_hybrid_index_takes_over_the_vectors_of_a_dense_one(tmp_path: Path, encoder: Any) -> None:
-    hybrid = SMALL.model_copy(update={"retriever": "hybrid", "java_heap_mib": 256})
+    hybrid = SMALL.model_copy(update={"retriever": "hybrid"})
     write(tmp_path / "dense", corpus(), encoder)
     with refusal(MismatchedArtifactError):
         write(tmp_path / "dense", corpus(), encoder, hybrid)

@@ -38,7 +38,7 @@ def test_forms_of_a_word_are_found_with_a_selection_too(language: str, tmp_path:
     with writing_passages(tmp_path / "passages") as writer:
         writer.add_many([Passage("a", "", text), Passage("b", "", "Nothing but English")])
     store = PassageStore(tmp_path / "passages")
-    info = build_bm25(store, tmp_path / "bm25", language=language, heap_mib=256)
+    info = build_bm25(store, tmp_path / "bm25", language=language)
     index = LuceneIndex(tmp_path / "bm25", info)
     assert info.language == language
     assert [row for row, _ in index.search([question], 5)[0]] == [0]
@@ -46,7 +46,7 @@ def test_forms_of_a_word_are_found_with_a_selection_too(language: str, tmp_path:
 
 
 def test_every_analyser_is_in_the_jar() -> None:
-    find_class = start_java(heap_mib=256)
+    find_class = start_java()
     for name in set(ANALYZERS.values()):
         assert str(find_class(name)().getClass().getName()) == name
 

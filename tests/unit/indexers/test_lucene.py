@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("bm25")
     with writing_passages(place / "passages") as writer:
         writer.add_many(Passage(f"p{row}", title, text) for row, (title, text) in enumerate(TEXTS))
-    build_bm25(PassageStore(place / "passages"), place / "bm25", heap_mib=256)
+    build_bm25(PassageStore(place / "passages"), place / "bm25")
     return place / "bm25"
 
 
@@ -47,7 +47,7 @@ def test_control_characters_are_no_words(tmp_path: Path) -> None:
     texts = ["text", "\x1a", "\x08\n\x7f", "\u200b", "\u3000", "\x01"]
     with writing_passages(tmp_path / "passages") as writer:
         writer.add_many(Passage(f"p{row}", "", text) for row, text in enumerate(texts))
-    info = build_bm25(PassageStore(tmp_path / "passages"), tmp_path / "bm25", heap_mib=256)
+    info = build_bm25(PassageStore(tmp_path / "passages"), tmp_path / "bm25")
     assert info.documents == 3  # "\x7f" and the space without width are more than the space
     assert [row for row, _ in LuceneIndex(tmp_path / "bm25", info).search(["text"], 5)[0]] == [0]
 
@@ -108,5 +108,5 @@ def test_a_relative_folder_is_that_of_the_working_directory_of_now(
     # Java runs, in another working directory
     expected = LuceneIndex(folder, INFO).search(["danube"], 3)
     monkeypatch.chdir(tmp_path)
-    build_bm25(PassageStore(folder.parent / "passages"), "bm25", heap_mib=256)
+    build_bm25(PassageStore(folder.parent / "passages"), "bm25")
     assert LuceneIndex("bm25", INFO).search(["danube"], 3) == expected

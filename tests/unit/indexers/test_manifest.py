@@ -17,7 +17,7 @@ from rag.core.manifest import NEWEST_VERSION
 from rag.core.types import Passage
 from tests.support.messages import refusal
 
-SETTINGS = BuildSettings(index_type="SQ8", probes=4, threads=1, java_heap_mib=256)
+SETTINGS = BuildSettings(index_type="SQ8", probes=4, threads=1)
 
 
 @pytest.fixture

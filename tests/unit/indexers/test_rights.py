@@ -23,7 +23,7 @@ from tests.commands import run_command
 from tests.support.files import index_files, write_files
 from tests.support.messages import refusal
 
-BM25 = BuildSettings(retriever="bm25", java_heap_mib=256)
+BM25 = BuildSettings(retriever="bm25")
 HR = frozenset({"hr"})
 
 

@@ -324,7 +324,7 @@ def test_centroids_that_no_longer_fit_are_trained_anew(
 
 def test_an_updated_index_is_updated_again(tmp_path: Path) -> None:
     everything = passages(90)
-    lexical = SETTINGS.replaced(retriever="hybrid", java_heap_mib=256)
+    lexical = SETTINGS.replaced(retriever="hybrid")
     write_index(tmp_path / "i", everything[:70], encoder=Words(), settings=lexical)
     updated(tmp_path / "i", slice(5, None), everything[70:], Words())
     assert Index.open(tmp_path / "i").parts == ("tokens", "bm25")

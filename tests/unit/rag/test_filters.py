@@ -56,7 +56,7 @@ def corpus() -> list[Passage]:
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
     place = tmp_path_factory.mktemp("filtered") / "index"
-    settings = BuildSettings(retriever="hybrid", java_heap_mib=256)
+    settings = BuildSettings(retriever="hybrid")
     passages = corpus()
     puts = [Put(f"doc{n}", "", passages[4 * n : 4 * n + 4]) for n in range(150)]
     write_index(place, puts, encoder=WordEncoder(), settings=settings)
@@ -228,7 +228,7 @@ def test_records_keep_the_metadata_that_is_named(tmp_path: Path) -> None:
         (("year", 2001),)
     ] * 2
     plain = [Passage(f"x{n}", "", "plain") for n in range(1500)]
-    words = BuildSettings(retriever="bm25", java_heap_mib=256)
+    words = BuildSettings(retriever="bm25")
     write_index(tmp_path / "i", [*plain, *passages], settings=words)
     with Index.open(tmp_path / "i") as index:
         store = index.passages
