@@ -1,7 +1,6 @@
 """What asks an index: one question, a file of questions, a server, tools for a language model."""
 
 import json
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Unpack
@@ -24,7 +23,7 @@ from rag.cli.options import (
     with_options,
     without,
 )
-from rag.cli.show import format_answer_set, format_verdict, say
+from rag.cli.show import format_answer_set, format_verdict, say, shows_colours
 from rag.core.errors import ConfigError
 from rag.core.manifest import MANIFEST_NAME
 from rag.core.types import Groups
@@ -71,7 +70,7 @@ def ask(
             if as_json:
                 say(json.dumps(result, ensure_ascii=False))
             else:
-                say(format_answer_set(result, colour=sys.stdout.isatty()))
+                say(format_answer_set(result, colour=shows_colours()))
 
 
 def _groups_of(names: str, indexes: Iterable[Path]) -> Groups:
@@ -148,7 +147,7 @@ def verify(
             if as_json:
                 say(json.dumps(result, ensure_ascii=False))
             else:
-                say(format_verdict(result, colour=sys.stdout.isatty()))
+                say(format_verdict(result, colour=shows_colours()))
 
 
 @with_options(without(OPENING, "effort", "verifier"))

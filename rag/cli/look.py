@@ -17,7 +17,7 @@ from cyclopts.types import PositiveInt
 
 from indexers.settings import BuildSettings, IndexKind
 from rag.cli.options import AsJson, options_of, with_options
-from rag.cli.show import format_answer_set, say
+from rag.cli.show import format_answer_set, say, shows_colours
 
 _REQUIRED = ("torch", "transformers", "faiss-cpu", "pyarrow", "numpy", "datasets", "fastapi")
 # Java's own report has the versions of these.
@@ -196,7 +196,7 @@ def demo(
     ):
         for question in _QUESTIONS:
             result = post_json(connection, "/v1/ask", {"question": question, "n_best": 1})
-            say("\n" + format_answer_set(result, colour=sys.stdout.isatty()))
+            say("\n" + format_answer_set(result, colour=shows_colours()))
     say(f"\n3. Go on\n   rag serve --index {out}   and open http://127.0.0.1:8000 (or: make serve)")
     say(f'   rag ask "Who …?" --index {out}\n   rag index MY_FOLDER --out my-index')
     say("   `rag` is in .venv/bin; activate it with: source .venv/bin/activate")

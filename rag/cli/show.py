@@ -1,5 +1,6 @@
 """Print, and format answers for a terminal."""
 
+import os
 import re
 import sys
 from typing import Any
@@ -18,6 +19,12 @@ _BOLD, _DIM, _MARK, _END = "\x1b[1m", "\x1b[2m", "\x1b[1;30;43m", "\x1b[0m"
 def say(text: object, *, err: bool = False) -> None:
     """Print at once, also where the output is a pipe or a file."""
     print(text, file=sys.stderr if err else sys.stdout, flush=True)
+
+
+def shows_colours() -> bool:
+    """Whether the output is a terminal with colours that its user wants (https://no-color.org)."""
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not is_plain
 
 
 def highlight(text: str, start: int | None, end: int | None, *, colour: bool) -> str:

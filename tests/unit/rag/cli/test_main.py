@@ -202,6 +202,7 @@ def test_each_front_end_spells_an_argument_as_its_users_do(
             70,
             "unexpected error: ZeroDivisionError: surprise\n  → add --debug",
         ),
+        (OSError(28, "No space left on device"), 6, "error: no space left on device\n  → "),
         (MemoryError(), 6, "error: out of memory"),
     ],
 )

@@ -2,8 +2,11 @@
 
 import unicodedata
 from typing import Any
+from unittest.mock import Mock
 
-from rag.cli.show import format_answer_set, format_verdict, highlight
+import pytest
+
+from rag.cli.show import format_answer_set, format_verdict, highlight, shows_colours
 from rag.core.types import Evidence, Location, Promise, Verdict, VerdictLabel
 
 
@@ -32,6 +35,18 @@ def _answer(
         "confidence": confidence,
         "evidence": {**given, "start": start, "end": end},
     }
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_colours_are_shown_where_they_are_wanted(
+    variables: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout", Mock(isatty=lambda: True))
+    monkeypatch.setattr("os.environ", variables)
+    assert shows_colours() is expected
 
 
 def test_highlight_cuts_at_words_and_marks_the_span() -> None:
