@@ -208,7 +208,7 @@ def load_network(
         The network, and the names of the weights of its head that are drawn at random.
 
     Raises:
-        ArtifactError: weights are missing, cannot be read, or are no tensors.
+        ArtifactError: weights are missing, cannot be read, are no tensors, or no numbers.
     """
     # Damaged files are refused here, by name, before transformers reads them.
     names = weight_shapes(folder)
@@ -231,7 +231,21 @@ def load_network(
     untrained = check_names(
         folder, network, report["missing_keys"], report["unexpected_keys"], headless=headless
     )
+    _refuse_undefined(folder, network)
     return network, untrained
+
+
+def _refuse_undefined(folder: Path, network: PreTrainedModel) -> None:
+    """Refuse weights that are NaN or infinite, with which a reader would find no answer and say so."""
+    for name, weight in network.named_parameters():
+        # Numbers of one byte cannot be compared.
+        if weight.is_floating_point() and weight.itemsize > 1:
+            least, largest = weight.detach().aminmax()
+            if not (least.isfinite() and largest.isfinite()):
+                raise ArtifactError(
+                    f"{folder} holds weights that are NaN or infinite, the first is {name}",
+                    hint="copy or download it again; a training that diverges writes such weights",
+                )
 
 
 def check_names(

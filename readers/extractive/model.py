@@ -194,6 +194,11 @@ def load_question_answering(folder: Path, config: PreTrainedConfig) -> SpanModel
             dtype=torch.float32,
         )
     model: Any = network
+    if config.num_labels != 2:
+        raise ArtifactError(
+            f"{folder} has {config.num_labels} outputs a token, expected a start and an end",
+            hint="use another, for example deepset/roberta-base-squad2",
+        )
     if config.model_type == MODERNBERT:
         return SpanModel(model.model, model.classifier, transform=model.head).eval()
     return SpanModel(model.base_model, model.qa_outputs).eval()

@@ -194,6 +194,11 @@ def _read_network(
         if not classifies:
             config.num_labels = 1
             tokenizer.chat_template = None  # what is trained reads plain pairs
+        elif len(_modules(folder)) > 1:
+            raise ArtifactError(
+                f"{folder} has modules behind its {architecture}, expected a cross-encoder of one module",
+                hint=f"re-rank with another, for example {_EXAMPLE}",
+            )
         elif _is_chat(folder, tokenizer):
             raise ArtifactError(
                 f"{folder} is a {architecture} that reads question and passage in a chat template, "
@@ -218,6 +223,12 @@ def _read_network(
                 attn_implementation=attention_for(config, device) if train else None,
             )
     return network, tokenizer
+
+
+def _modules(folder: Path) -> list[Any]:
+    """The modules of a folder of sentence-transformers; none where there is no list of them."""
+    file = folder / "modules.json"
+    return list(read_json(file)) if file.is_file() else []
 
 
 def _prompt(folder: Path) -> str:

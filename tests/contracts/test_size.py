@@ -40,18 +40,18 @@ TOKENS = {
     "rag/joint": (13_790, 13_000),
     "rag/metrics": (5_060, 3_600),
     "rag/rounds": (3_850, 3_050),
-    "rag/runtime": (9_481, 7_900),
+    "rag/runtime": (9_564, 7_900),
     "rag/sample": (60, 100),
     "rag/scale": (2_800, 2_700),
     "rag/training": (9_850, 8_200),
     "indexers": (34_490, 28_000),
-    "readers": (56_466, 43_600),
+    "readers": (56_483, 43_600),
     # Negatives are none of another example of the question, nor copies of a hop's passages.
-    "retrievers": (49_485, 41_000),
+    "retrievers": (49_541, 41_000),
     # Every route describes what it answers; shelves; parameters that no route reads, parts of a question
     # that are not text, and ranges that a file lacks are refused; streamed words have a limit each.
     "serve": (31_180, 16_000),
-    "tests": (313_640, 200_000),
+    "tests": (313_771, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

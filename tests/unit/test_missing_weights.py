@@ -86,6 +86,23 @@ def test_missing_weights_are_refused_by_number_and_name(
         load(folder)
 
 
+def undefined(folder: Path) -> Path:
+    """A reader with one weight that is NaN."""
+    file = ANSWERING(folder) / "model.safetensors"
+    weights = load_file(file)
+    weights["qa_outputs.weight"][1, 3] = float("nan")
+    save_file(weights, file, metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize(
+    "make", [undefined, of_task(BERT, "ModelForQuestionAnswering", id2label=dict(enumerate("abc")))]
+)
+def test_readers_of_no_numbers_and_of_other_outputs_are_refused(make: Make, tmp_path: Path) -> None:
+    with refusal(ArtifactError):
+        open_reader(make(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("make", "load"),
     [

@@ -11,7 +11,7 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.core.types import Passage
 from retrievers.encoders import cross_encoder
 from retrievers.encoders.cross_encoder import CrossEncoder
-from tests.support.files import change_json
+from tests.support.files import change_json, write_modules
 from tests.support.messages import refusal
 
 PASSAGES = [
@@ -119,5 +119,8 @@ def test_other_models_are_refused(tiny, tiny_bert, tmp_path):
         CrossEncoder.load(tiny_bert)
     with refusal(ArtifactError):
         CrossEncoder.load(folder_with(tiny, tmp_path, 5))
+    write_modules(folder_with(tiny, tmp_path, 2), "Transformer", "Dense")
+    with refusal(ArtifactError):
+        CrossEncoder.load(tmp_path)
     with refusal(ConfigError):
         CrossEncoder.load(tiny_bert, layout="pair")
