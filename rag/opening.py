@@ -47,7 +47,8 @@ class OpenSettings(BaseModel):
             language model follow a #, as in FOLDER#passages=5. In Python also `rag.LanguageModel`
             and `rag.ServedModel`.
         verifier: folder of a verifier of claims; the one in the package by default.
-        effort: how much an extractive reader reads: full, normal.
+        effort: how much an extractive reader reads: full, normal; by default what its folder says,
+            and that of the one in the package says normal.
         precision: number format in which the models compute.
 
     Raises:

@@ -105,13 +105,20 @@ def options_of(
             explained |= documented(base)
             for name in base.model_fields:
                 groups.setdefault(name, vars(base).get("group", panel))
+    spelled = {name: f"--{name.replace('_', '-')}" for name in settings.model_fields}
+    spelled |= flags or {}
+
+    def spell(word: re.Match[str]) -> str:
+        return spelled.get(word[1], word[0])
+
     options = Options()
     for name in names or settings.model_fields:
         field = settings.model_fields[name]
         default = None
         if not field.is_required():
             default = defaults.get(name, field.get_default(call_default_factory=True))
-        help = Parameter(help=explained.get(name), group=groups[name], name=(flags or {}).get(name))
+        text = re.sub(r"`(\w+)`", spell, explained.get(name, ""))
+        help = Parameter(help=text, group=groups[name], name=spelled[name])
         options[name] = option(name, field.annotation, default, help)
     for name in getattr(settings, "replaced_by", ()):
         # It is refused with what is to be set instead.
@@ -190,7 +197,7 @@ def documented(subject: object) -> dict[str, str]:
     explained = dict[str, str]()
     for entry in parse(inspect.getdoc(subject) or "").params:
         text = " ".join((entry.description or "").split())
-        sentence = re.sub(r"^[a-z]+ ", lambda word: word[0].capitalize(), text)
+        sentence = re.sub(r"^[a-z-]+ ", lambda word: word[0].capitalize(), text)
         explained |= dict.fromkeys(entry.arg_name.split(", "), sentence)
     return explained
 

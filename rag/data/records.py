@@ -55,7 +55,7 @@ class CorpusOptions(BaseModel):
             "words100".
         words: words per passage, for --split words100.
         max_tokens: most tokens of title and text of a passage, for --split sections; by default what
-            the encoder reads, at most 512.
+            the encoder reads, at most 512, and 256 without an encoder.
         language: language of the texts, such as de: BM25 analyses words by it, rules for English
             are off in others, and --split words100 counts characters in zh, ja and th; auto finds
             it in a sample.

@@ -142,7 +142,7 @@ class RefreshedConfig(TrainConfig):
     Attributes:
         refresh_every_steps: number of steps after which negatives or index are made anew with the
             model as it is; 0 never does.
-        refresh_device: device, such as "cpu" or "cuda:7", on which a process of its own refreshes
+        refresh_device: the device, such as "cpu" or "cuda:7", on which a process of its own refreshes
             while training goes on; the result of a snapshot is then used from the next snapshot on,
             that of step 0 at once. None refreshes in the trainer's process, which waits for it.
     """

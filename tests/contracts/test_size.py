@@ -26,7 +26,7 @@ TOKENS = {
     "rag/*.py": (15_620, 10_500),
     "rag/adaptation": (6_520, 5_550),
     "rag/bench": (14_960, 8_000),
-    "rag/cli": (11_240, 7_200),
+    "rag/cli": (11_300, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
     "rag/core": (5_696, 4_200),
     # Exponents of PDF, and lines that letters of another height end; messages and hidden styles of Word.
@@ -51,7 +51,7 @@ TOKENS = {
     # Every route describes what it answers; shelves; parameters that no route reads, parts of a question
     # that are not text, and ranges that a file lacks are refused; streamed words have a limit each.
     "serve": (31_180, 16_000),
-    "tests": (313_771, 200_000),
+    "tests": (313_830, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

@@ -73,3 +73,7 @@ def test_every_command_has_help_in_panels() -> None:
         ]
         unexplained = [each.name for each in arguments if not each.parameter.help]
         assert not unexplained, name
+        options = {each.field_info.name: each.name for each in arguments}
+        for each in arguments:
+            others = set(re.findall(r"`(\w+)`", each.parameter.help)) & options.keys()
+            assert not others, (name, each.name, others)
