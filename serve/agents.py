@@ -12,8 +12,8 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, BeforeValidator, Field, Strict, ValidationError
 
 from serve.chat import MODEL, shelf_of
-from serve.engine import Job
 from serve.errors import describe
+from serve.jobs import Rerank, Retrieve
 from serve.routes import TEXT, AppEngine, LongText, ShelfNames, Text
 from serve.shelves import Scope
 
@@ -120,7 +120,7 @@ async def search(body: SearchRequest, request: Request, engine: AppEngine) -> Se
     `faults` says why: the others are answered. The same request has the same result to the bit.
     """
     scope = engine.scope(request, body.shelf)
-    job = Job("retrieve", scope, body.topk or _TOP_K, alone=request.state.request_id)
+    job = Retrieve(scope=scope, top_k=body.topk or _TOP_K, alone=request.state.request_id)
     good: dict[int, str] = {}
     faults: dict[int, str] = {}
     for number, query in enumerate(body.queries):
@@ -133,11 +133,11 @@ async def search(body: SearchRequest, request: Request, engine: AppEngine) -> Se
         return out
     results = await engine.run(request, job, list(good.values()))
     for number, result in zip(good, results, strict=True):
-        for hit in result["hits"]:
+        for hit, passage in result.value.passages:
             # Clients read the title from the first line.
-            title = " ".join(hit["title"].split())
-            document = Document(id=hit["passage_id"], contents=f'"{title}"\n{hit["text"]}')
-            scored = ScoredDocument(document=document, score=hit["score"])
+            title = " ".join(passage.title.split())
+            document = Document(id=passage.id, contents=f'"{title}"\n{passage.text}')
+            scored = ScoredDocument(document=document, score=float(hit.score))
             out.result[number].append(scored if body.return_scores else document)
     return out
 
@@ -173,12 +173,13 @@ async def _scores(
     engine: AppEngine, request: Request, scope: Scope, query: str, texts: list[str]
 ) -> list[tuple[int, float, float]]:
     """Place, score and relevance of each text, best first, ties by place."""
-    job = Job("rerank", scope, context=query, alone=request.state.request_id)
+    job = Rerank(scope=scope, question=query, alone=request.state.request_id)
     results = await engine.run(request, job, texts)
     scored = []
     for index, result in enumerate(results):
-        relevance = float(result["score"])
-        if result["is_log_odds"]:
-            relevance = float(np.exp(-np.logaddexp(0.0, -relevance)))
-        scored.append((index, result["score"], relevance))
+        score, is_log_odds = result.value
+        relevance = score
+        if is_log_odds:
+            relevance = float(np.exp(-np.logaddexp(0.0, -score)))
+        scored.append((index, score, relevance))
     return sorted(scored, key=itemgetter(1), reverse=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Generic, TypeVar
 
 from rag.core.log import get_logger
 from rag.core.wanted import wanted_while
@@ -18,7 +18,8 @@ from serve.metrics import ServerMetrics
 
 log = get_logger(__name__)
 _RETRY_S = 10  # until a full queue has room again
-Result = dict[str, Any]
+Key = TypeVar("Key", bound=Hashable)
+Result = TypeVar("Result")
 
 
 class ItemFailed(Exception):
@@ -33,15 +34,15 @@ class ItemFailed(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class _Entry:
-    key: Hashable
+class _Entry(Generic[Key, Result]):
+    key: Key
     number: int
     item: str
     future: asyncio.Future[tuple[Result, float]]
     queued_at: float = field(default_factory=time.monotonic)
 
 
-class MicroBatcher:
+class MicroBatcher(Generic[Key, Result]):
     """Collects items and runs them in batches on worker threads, by default on a single thread.
 
     An idle worker takes all waiting items at once, so a lone caller never waits. While it is busy,
@@ -64,7 +65,7 @@ class MicroBatcher:
 
     def __init__(
         self,
-        run: Callable[[Hashable, list[str]], Sequence[Result | BaseException]],
+        run: Callable[[Key, list[str]], Sequence[Result | BaseException]],
         *,
         max_size: int,
         max_wait_s: float,
@@ -77,13 +78,13 @@ class MicroBatcher:
         self.max_size = max_size
         self._max_wait_s = max_wait_s
         self._queue_size = queue_size
-        self.queue = deque[_Entry]()
+        self.queue = deque[_Entry[Key, Result]]()
         self._changed = asyncio.Event()
         self.has_failed = False
         self._closing = False
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="rag-model")
         self._free = asyncio.Semaphore(workers)
-        self._running = set[_Entry]()
+        self._running = set[_Entry[Key, Result]]()
         self._n_expected = 1  # items of the next batch
         self._free_at = time.monotonic()  # when a worker was free
 
@@ -91,7 +92,7 @@ class MicroBatcher:
         """Start dispatching; call it on the running event loop."""
         self._task = asyncio.create_task(self._dispatch_all())
 
-    async def submit(self, key: Hashable, items: Sequence[str]) -> list[tuple[Result, float]]:
+    async def submit(self, key: Key, items: Sequence[str]) -> list[tuple[Result, float]]:
         """Run `items`, possibly in one batch with others' items; all are accepted or none.
 
         Cancelling this call removes its items from the queue if they have not started.
@@ -110,7 +111,8 @@ class MicroBatcher:
             raise refused("overloaded", "too many questions are waiting", _RETRY_S)
         loop = asyncio.get_running_loop()
         entries = [
-            _Entry(key, number, item, loop.create_future()) for number, item in enumerate(items)
+            _Entry[Key, Result](key, number, item, loop.create_future())
+            for number, item in enumerate(items)
         ]
         self._set_queue([*self.queue, *entries])
         self._changed.set()
@@ -173,7 +175,7 @@ class MicroBatcher:
             self._changed.clear()
             await self._changed.wait()
 
-    def _take(self) -> list[_Entry]:
+    def _take(self) -> list[_Entry[Key, Result]]:
         """Remove the oldest item and others with its key from the queue, up to `max_size`, to be
         run.
         """
@@ -183,12 +185,12 @@ class MicroBatcher:
         self._set_queue(entry for entry in self.queue if entry not in self._running)
         return batch
 
-    def _set_queue(self, entries: Iterable[_Entry]) -> None:
+    def _set_queue(self, entries: Iterable[_Entry[Key, Result]]) -> None:
         n_before = len(self.queue)
         self.queue = deque(entries)
         self._metrics.queue_depth.inc(len(self.queue) - n_before)
 
-    async def _run_batch(self, batch: list[_Entry]) -> None:
+    async def _run_batch(self, batch: list[_Entry[Key, Result]]) -> None:
         started = time.monotonic()
         loop = asyncio.get_running_loop()
         outcomes = await loop.run_in_executor(self._threads, self._run_safely, batch)
@@ -209,7 +211,7 @@ class MicroBatcher:
         self._n_expected = min(self.max_size, len(batch) + len(self.queue))
         self._free.release()
 
-    def _run_safely(self, batch: list[_Entry]) -> Sequence[Result | BaseException]:
+    def _run_safely(self, batch: list[_Entry[Key, Result]]) -> Sequence[Result | BaseException]:
         """Run the batch on the worker thread, or its items one by one if it fails; errors take a
         result's place.
         """

@@ -22,13 +22,14 @@ from pydantic import (
 )
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from rag.core.types import Location, Promise, as_unicode
+from rag.core.types import Answer, AnswerSet, Evidence, Location, as_unicode
 from rag.core.wording import WITHHELD, WORDINGS, Wording
 from rag.data.filters import parse_filter
 from rag.data.text import simple_tokenize
 from rag.policies import GREETING
-from serve.engine import Engine, Job
+from serve.engine import Engine
 from serve.errors import ApiError, error_body, invalid_request, refused, timed_out
+from serve.jobs import Ask, Embed
 from serve.responses import (
     Choice,
     Completion,
@@ -205,11 +206,11 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
     if GREETING.fullmatch(message):
         return _respond(reply, reply.whole(_GREETED))
     context = context_of(message, previous)
-    job = Job("ask", scope, _TOP_K, _N_BEST, conditions, context=context)
+    job = Ask(scope=scope, top_k=_TOP_K, n_best=_N_BEST, filter=conditions, context=context)
     reply.understood = f"{context} {message}".strip()
     if not body.stream or body.most_tokens is not None:
         (result,) = await engine.run(request, job, [message])
-        return _respond(reply, reply.answered(result))
+        return _respond(reply, reply.answered(result.value))
     speech = _Speech(engine, request, job, message)
     first = await speech.next()
     if first is None:
@@ -225,7 +226,7 @@ class _Speech:
         results: the answer alone, see `Engine.run`.
     """
 
-    def __init__(self, engine: Engine, request: Request, job: Job, question: str) -> None:
+    def __init__(self, engine: Engine, request: Request, job: Ask, question: str) -> None:
         loop = asyncio.get_running_loop()
         self._limit_s = engine.settings.timeout_s
         self._pieces = asyncio.Queue[str | None]()
@@ -269,7 +270,7 @@ class _ReplyMaker:
         self.id = f"chatcmpl-{request.state.request_id}"
         self.created_s = int(time.time())
 
-    def answered(self, result: dict[str, Any], spoken: str = "") -> Completion:
+    def answered(self, result: AnswerSet, spoken: str = "") -> Completion:
         """The reply with an answer.
 
         Args:
@@ -277,9 +278,8 @@ class _ReplyMaker:
         """
         sources = _sources(result, self._base_url)
         content = _content(result, self.understood, sources, self._locked_url, spoken)
-        confidences = [answer["confidence"] for answer in result["answers"]]
-        best = next(iter(confidences), None)
-        return self.whole(content, sources, best, result["no_answer_confidence"])
+        confidence = result.best.confidence if result.best else None
+        return self.whole(content, sources, confidence, result.no_answer_confidence)
 
     def whole(
         self,
@@ -341,7 +341,7 @@ async def _spoken(
             yield inert
             piece = await speech.next()
         (result,) = await speech.results
-        completion = reply.answered(result, spoken)
+        completion = reply.answered(result.value, spoken)
         # What was sent may end with white space, which the reply lacks.
         rest = completion.choices[0].message.content[len(spoken.rstrip()) :]
         if rest:
@@ -424,35 +424,44 @@ def context_of(question: str, previous: str) -> str:
     return previous if follows_up and len(f"{previous} {question}") <= MAX_QUESTION_CHARS else ""
 
 
-def _sources(result: dict[str, Any], base_url: str) -> list[Source]:
+def _sources(result: AnswerSet, base_url: str) -> list[Source]:
     """The passages behind the answers: those they cite, or their paths, or their evidence."""
-    if not result["answers"]:
+    best = result.best
+    if best is None:
         return []
-    best = result["answers"][0]
-    passages = dict[tuple[str, str], dict[str, Any]]()
-    for passage in (*(best.get("citations") or best.get("path") or ()), best["evidence"]):
+    passages = dict[tuple[str, str], Evidence]()
+    for evidence in (*(best.citations or best.path), best.evidence):
         # Two shelves may have passages of the same id.
-        passages.setdefault((passage.get("shelf", ""), passage["passage_id"]), passage)
+        passages.setdefault((evidence.shelf, evidence.passage_id), evidence)
     return [
-        _source(number, passage, base_url)
-        for number, passage in enumerate(passages.values(), start=1)
+        _source(number, evidence, base_url)
+        for number, evidence in enumerate(passages.values(), start=1)
     ]
 
 
-def _source(number: int, passage: dict[str, Any], base_url: str) -> Source:
-    location = passage.get("location") or {}
-    path = location.get("path", "")
-    link = f"{base_url}v1/passages/{quote(passage['passage_id'])}"
-    if "shelf" in passage:
-        link += f"?shelf={quote(passage['shelf'], safe='')}"
-    if path.startswith(_WEB):
-        link = path
-    page = location.get("page", "")
-    return Source(number=number, path=path, page=page, link=link, **passage)
+def _source(number: int, evidence: Evidence, base_url: str) -> Source:
+    location = evidence.location or Location("")
+    link = f"{base_url}v1/passages/{quote(evidence.passage_id)}"
+    if evidence.shelf:
+        link += f"?shelf={quote(evidence.shelf, safe='')}"
+    if location.path.startswith(_WEB):
+        link = location.path
+    return Source(
+        number=number,
+        passage_id=evidence.passage_id,
+        title=evidence.title,
+        text=evidence.text,
+        start=evidence.start,
+        end=evidence.end,
+        score=evidence.score,
+        path=location.path,
+        page=location.page,
+        link=link,
+    )
 
 
 def _content(
-    result: dict[str, Any],
+    result: AnswerSet,
     understood: str,
     sources: list[Source],
     locked_url: str | None,
@@ -463,44 +472,43 @@ def _content(
 
     Addresses below `locked_url` need an API key, which a link cannot send: they are no links.
     """
-    answers = result["answers"]
-    wording = WORDINGS[result.get("kind", "answer")][result["certainty"]]
+    best = result.best
+    wording = WORDINGS[result.kind][result.certainty]
     paragraphs = [spoken.rstrip(), _no_answer(result, wording)]
-    if answers and not spoken:
-        paragraphs.append(_best_answer(result, wording, sources))
-    if answers and answers[0].get("note"):
-        paragraphs.append(f"Note: {answers[0]['note'].rstrip('.')}.")
-    if result.get("notice"):
-        paragraphs.append(f"Note: {result['notice']}.")
-    if "promise" in result:
-        paragraphs.append(f"Promised: {Promise(**result['promise']).in_words('answers')}.")
-    if result["question"] != understood:
+    if best and not spoken:
+        paragraphs.append(_best_answer(result, best, wording, sources))
+    if best and best.note:
+        paragraphs.append(f"Note: {best.note.rstrip('.')}.")
+    if result.notice:
+        paragraphs.append(f"Note: {result.notice}.")
+    if result.promise:
+        paragraphs.append(f"Promised: {result.promise.in_words('answers')}.")
+    if result.question != understood:
         paragraphs.append(_UNDERSTOOD + understood)
     paragraphs.append("  \n".join(_footnote(source, locked_url) for source in sources))
     return "\n\n".join(filter(None, paragraphs))
 
 
-def _no_answer(result: dict[str, Any], wording: Wording) -> str:
+def _no_answer(result: AnswerSet, wording: Wording) -> str:
     """The sentence that says that there is no answer; "" if there is one."""
-    if not result["answers"]:
+    if not result.answers:
         return f"{wording.heading}: no passage seems to hold one."
-    if result["certainty"] != "none":
+    if result.certainty != "none":
         return ""
-    if "promise" in result:
+    if result.promise:
         return f"{WITHHELD}."
-    return f"{wording.heading} in the passages ({result['no_answer_confidence']:.0%} sure of that)."
+    return f"{wording.heading} in the passages ({result.no_answer_confidence:.0%} sure of that)."
 
 
-def _best_answer(result: dict[str, Any], wording: Wording, sources: list[Source]) -> str:
+def _best_answer(result: AnswerSet, best: Answer, wording: Wording, sources: list[Source]) -> str:
     """The first answer with the marks of its sources."""
-    best = result["answers"][0]
-    text = _without_links(_in_one_line(best["text"]))
+    text = _without_links(_in_one_line(best.text))
     marks = " " + "".join(f"[{source.number}]" for source in sources)
-    if result["certainty"] == "none":
-        return f"{wording.guess}: {text}{marks} ({best['confidence']:.0%} sure)."
+    if result.certainty == "none":
+        return f"{wording.guess}: {text}{marks} ({best.confidence:.0%} sure)."
     if wording.reason:
         return f"{wording.reason}. {wording.heading}{marks}:\n\n> {text}"
-    if result["certainty"] == "perhaps":
+    if result.certainty == "perhaps":
         return f"{wording.heading}: {text}{marks}"
     return text + marks
 
@@ -555,12 +563,12 @@ async def embeddings(body: EmbeddingsRequest, request: Request, engine: AppEngin
     scope = engine.scope(request, shelf_of(body.model, engine))
     # Vectors of several encoders cannot be compared.
     engine.shelf(scope)
-    job = Job("embed", scope, side=body.input_type)
+    job = Embed(scope=scope, side=body.input_type)
     encoded = await engine.run(request, job, body.input)
-    if len({result["index_version"] for result in encoded}) > 1:  # perhaps with another encoder
+    if len({result.index_version for result in encoded}) > 1:  # perhaps with another encoder
         message = "the index was replaced while its encoder was used"
         raise refused("index_changed", message, 1)
-    vectors = np.stack([result["vector"] for result in encoded])  # (n, D)
+    vectors = np.stack([result.value for result in encoded])  # (n, D)
     if body.dimensions not in (None, vectors.shape[1]):
         message = f"dimensions is {body.dimensions}, the vectors have {vectors.shape[1]}"
         raise invalid_request(message, "leave it out")

@@ -7,35 +7,30 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal
 
 from starlette.requests import Request
 
-from rag.core.errors import ArtifactError, ConfigError, RagError, ReaderError, RetrievalError
-from rag.core.log import get_logger, stage
-from rag.core.types import Hit, Passage
-from rag.data.filters import Filter
-from readers.protocols import TextSink
+from rag.core.errors import RagError, ReaderError, RetrievalError
+from rag.core.log import get_logger
+from rag.core.types import AnswerSet
 from serve.batching import ItemFailed, MicroBatcher
 from serve.conversions import Conversions
 from serve.errors import ApiError, answer_to, invalid_request, refused, shutting_down, timed_out
+from serve.jobs import Ask, Job, Result, Served
 from serve.metrics import ServerMetrics
 from serve.settings import ServeSettings
 from serve.shelves import OpenPipeline, Scope, Shelf, Shelves
 from serve.together import Together
 
-if TYPE_CHECKING:
-    from rag.pipeline import Pipeline
-
 log = get_logger(__name__)
 audit_log = get_logger("serve.audit")
 State = Literal["loading", "ready", "failed", "stopping"]
-Result = TypeVar("Result")
 FOLLOW_S = 2.0  # between two looks for an update of an index
 _BATCH_WAIT_S = 0.008  # longest wait for a batch to fill up
 _CLOSE_S = 5.0  # for what no request waits for any more
@@ -47,56 +42,6 @@ _FAILURES: dict[type[BaseException], ApiError] = {
     RetrievalError: ApiError(500, "retrieval_failed", "the search for passages failed"),
     BaseException: ApiError(500, "internal_error", "the server failed to answer this request"),
 }
-
-
-# The answer where the server's models cannot do a kind of job; its message is a format of the job.
-_LACKS = {
-    "embed": invalid_request(
-        "this index makes no vectors of input_type {job.side!r}",
-        "an encoder with one vector per text makes them; a reader's own one, of questions alone",
-    ),
-    "rerank": invalid_request(
-        "this server has no model that scores texts",
-        "its operator may set RAG_SERVE_RERANK, or an extractive reader",
-    ),
-    "verify": ApiError(
-        501,
-        "no_verifier",
-        "this server has no verifier of claims",
-        "its operator may set RAG_SERVE_VERIFIER",
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What is to be done with questions, claims or texts; only equal jobs share a batch.
-
-    Attributes:
-        context: the question that a question follows up on; for "rerank" the question for which
-            texts are scored.
-        side: for "embed", whether texts are encoded as questions or as passages.
-        in_text: the claims are the sentences of a text.
-        alone: the id of a request that shares its batches with no other request, so that an equal
-            request has the same result to the bit; "" if it may share them.
-        on_text: gets the words of an answer as they come, on another thread.
-    """
-
-    kind: Literal["ask", "retrieve", "embed", "rerank", "verify"]
-    scope: Scope
-    top_k: int = 0
-    n_best: int = 0
-    filter: Filter | None = None
-    context: str = ""
-    side: Literal["query", "passage"] = "query"
-    in_text: bool = False
-    alone: str = ""
-    on_text: TextSink | None = None
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether a long list lets others' questions in between its batches."""
-        return self.kind in ("embed", "verify") or bool(self.alone)
 
 
 class Engine:
@@ -236,26 +181,29 @@ class Engine:
             message = "the server can run no questions any more"
             raise refused("failed", message, 30, "see the server's log")
 
-    async def run(self, request: Request, job: Job, questions: list[str]) -> list[dict[str, Any]]:
-        """Results for questions as JSON values, in order; timings include the wait in the queue.
+    async def run(
+        self, request: Request, job: Job[Result], texts: list[str]
+    ) -> list[Served[Result]]:
+        """The results of a job for questions, claims or texts, in order.
 
         Raises:
-            ApiError: 503 if not ready or full; 500 or 502 if a question fails, with its number; 499
+            ApiError: 503 if not ready or full; 500 or 502 if a text fails, with its number; 499
                 and 504 as `while_connected`.
         """
         fields = request.state.log_fields
-        fields["n_questions"] = len(questions)
-        work = self._batched(job, questions, request.state.request_id)
+        fields["n_questions"] = len(texts)
+        work = self._batched(job, texts, request.state.request_id)
         limit_s: float | None = self.settings.timeout_s
         if job.on_text is not None:
             # Who reads the words of an answer waits so long for each of them.
             limit_s = None
         results = await self.while_connected(request, work, limit_s)
-        fields["queue_ms"] = results[0]["timings_ms"]["queue"]
-        fields["index_version"] = results[0]["index_version"]
-        if job.kind not in ("embed", "rerank"):
-            for question, result in zip(questions, results, strict=True):
-                self.audit(request, job.scope, passage_ids(result), question)
+        fields["queue_ms"] = round(results[0].timings_ms["queue"], 3)
+        fields["index_version"] = results[0].index_version
+        for text, result in zip(texts, results, strict=True):
+            passages = job.passage_ids(result.value)
+            if passages is not None:
+                self.audit(request, job.scope, passages, text)
         return results
 
     def audit(
@@ -298,29 +246,26 @@ class Engine:
             await asyncio.gather(*both, return_exceptions=True)
 
     async def _batched(
-        self, job: Job, questions: list[str], request_id: str
-    ) -> list[dict[str, Any]]:
+        self, job: Job[Result], texts: list[str], request_id: str
+    ) -> list[Served[Result]]:
         if len(job.scope.shelves) == 1:
             await self._opened(job.scope)
-        batcher = self._asking if job.kind == "ask" else self.batcher
-        step = batcher.max_size if job.takes_turns else len(questions)
-        results = list[dict[str, Any]]()
-        for start in range(0, len(questions), step):
+        batcher = self._asking if job.kind == Ask.kind else self.batcher
+        step = batcher.max_size if job.takes_turns else len(texts)
+        results = list[Served[Result]]()
+        for start in range(0, len(texts), step):
             try:
-                batch = await batcher.submit(job, questions[start : start + step])
+                batch = await batcher.submit(job, texts[start : start + step])
             except ItemFailed as failed:
                 number = start + failed.number
-                raise _failure(failed, job, questions, number, request_id) from None
-            for result, wait_s in batch:
-                timings_ms = {"queue": round(wait_s * 1000.0, 3), **result["timings_ms"]}
-                results.append({**result, "timings_ms": timings_ms})
+                raise _failure(failed, job, texts, number, request_id) from None
+            for served, wait_s in batch:
+                served.timings_ms = {"queue": 1000.0 * wait_s, **served.timings_ms}
+                results.append(served)
         return results
 
-    def _run_batch(
-        self, job: Hashable, questions: list[str]
-    ) -> list[dict[str, Any] | BaseException]:
-        """Run a batch on a worker thread; a question that failed has an error as its result."""
-        assert isinstance(job, Job)
+    def _run_batch(self, job: Job[Any], texts: list[str]) -> Sequence[Served[Any] | BaseException]:
+        """Run a batch on a worker thread; a text that failed has an error as its result."""
         names = job.scope.shelves
         unavailable: list[str] = []
         with ExitStack() as leases:
@@ -331,104 +276,37 @@ class Engine:
                 shelves = [shelf for shelf in self.shelves if shelf.name in names]
                 pipeline = together = Together(shelves, leases, job.scope)
                 unavailable = together.unavailable
-            results = self._run_job(job, pipeline, questions)
-        answered = [result for result in results if isinstance(result, dict)]
+            results = job.run(pipeline, texts)
+        answered = [result for result in results if isinstance(result, Served)]
         for result in answered:
-            if unavailable:
-                result["unavailable"] = unavailable
+            result.unavailable = unavailable
+            if isinstance(result.value, AnswerSet) and not result.value.is_answered:
+                self.metrics.no_answers.inc()
         for result in answered[:1]:
-            for name, value_ms in result["timings_ms"].items():
+            for name, value_ms in result.timings_ms.items():
                 if name != "total":
                     self.metrics.stage_seconds.labels(name).observe(value_ms / 1000.0)
         for name in filter(None, names):
-            self.metrics.shelf_questions.labels(name, job.kind).inc(len(questions))
-        self.metrics.questions.labels(job.kind).inc(len(questions))
+            self.metrics.shelf_questions.labels(name, job.kind).inc(len(texts))
+        self.metrics.questions.labels(job.kind).inc(len(texts))
         return results
-
-    def _run_job(
-        self, job: Job, pipeline: Pipeline, questions: list[str]
-    ) -> list[dict[str, Any] | BaseException]:
-        if job.kind == "verify":
-            verdicts = pipeline.verify(questions, job.top_k, filter=job.filter, in_text=job.in_text)
-            return [verdict.to_json() for verdict in verdicts]
-        if job.kind != "ask":
-            return [*_look_up(job, pipeline, questions)]
-        answer_sets = pipeline.ask_many(
-            questions,
-            top_k=job.top_k,
-            n_best=job.n_best,
-            filter=job.filter,
-            context=job.context,
-            on_text=job.on_text,
-        )
-        self.metrics.no_answers.inc(sum(not answers.is_answered for answers in answer_sets))
-        results: list[dict[str, Any] | BaseException] = []
-        for answers in answer_sets:
-            failure = answers.failure
-            results.append(ReaderError(failure) if failure else answers.to_json())
-        return results
-
-
-def _look_up(job: Job, pipeline: Pipeline, texts: list[str]) -> list[dict[str, Any]]:
-    """Vectors, scores or passages for texts, without answers."""
-    timer: dict[str, float] = {}
-    with stage(timer, job.kind):
-        if job.kind == "embed":
-            results = [{"vector": vector} for vector in pipeline.embed(texts, job.side)]
-        elif job.kind == "rerank":
-            is_log_odds = pipeline.scorer.is_log_odds
-            scores = pipeline.relevance(job.context, texts).tolist()
-            results = [{"score": score, "is_log_odds": is_log_odds} for score in scores]
-        else:
-            results = []
-            for found in pipeline.search(texts, job.top_k, filter=job.filter, timer=timer):
-                hits = [hit_json(hit, passage) for hit, passage in found.passages]
-                results.append({"question": found.query, "hits": hits})
-    timings_ms = {name: round(value, 3) for name, value in timer.items()}
-    shared = {"index_version": pipeline.index_version, "timings_ms": timings_ms}
-    return [{**result, **shared} for result in results]
-
-
-def passage_ids(value: object) -> Iterator[str]:
-    """The ids of the passages in a JSON value."""
-    if isinstance(value, dict):
-        if "passage_id" in value:
-            yield value["passage_id"]
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            yield from passage_ids(item)
-
-
-def passage_json(passage: Passage) -> dict[str, object]:
-    """A passage by its id, title and text; with location and metadata if it has such."""
-    fields = passage.to_json()
-    return {"passage_id": fields.pop("id"), **fields}
-
-
-def hit_json(hit: Hit, passage: Passage) -> dict[str, object]:
-    """A passage with its score; with rank and score before re-ranking, if it was re-ranked."""
-    first = {} if hit.first_stage is None else {"first_stage": asdict(hit.first_stage)}
-    return {**passage_json(passage), "score": float(hit.score), **first}
 
 
 def _failure(
-    failed: ItemFailed, job: Job, questions: list[str], number: int, request_id: str
+    failed: ItemFailed, job: Job[Any], texts: list[str], number: int, request_id: str
 ) -> ApiError:
     cause = failed.__cause__
     answer = answer_to(cause)
     if answer is not None:
         return answer
-    lack = _LACKS.get(job.kind)
-    # A pipeline without a verifier raises an ArtifactError.
-    error = ArtifactError if job.kind == "verify" else ConfigError
-    if lack is not None and isinstance(cause, error):
-        log.warning("%s cannot be had: %s", job.kind, cause, extra={"request_id": request_id})
-        return replace(lack, message=lack.message.format(job=job))
+    for error, lack in job.lacks.items():
+        if isinstance(cause, error):
+            log.warning("%s cannot be had: %s", job.kind, cause, extra={"request_id": request_id})
+            return lack
     failure = next(failure for kind, failure in _FAILURES.items() if isinstance(cause, kind))
     fields = {"request_id": request_id, "code": failure.code, "question_number": number}
     log.error("a question could not be answered", exc_info=cause, extra=fields)
-    which = f"questions.{number} ({questions[number][:100]!r}): " if len(questions) > 1 else ""
+    which = f"questions.{number} ({texts[number][:100]!r}): " if len(texts) > 1 else ""
     hint = "try again in a moment; the server's log has the reason under this request id"
     return replace(failure, message=which + failure.message, hint=hint)
 

@@ -9,6 +9,7 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -30,11 +31,13 @@ from pydantic import (
 )
 from starlette.responses import JSONResponse, Response
 
+from rag.core.types import AnswerSet, Passage, SearchResult
 from rag.data.filters import parse_filter
 from rag.data.records import fault_of_question
 from rag.pipeline import Pipeline
-from serve.engine import Engine, Job, passage_ids, passage_json
+from serve.engine import Engine
 from serve.errors import ApiError, invalid_request
+from serve.jobs import Ask, Retrieve, Served, passage_json, served_json
 from serve.responses import (
     Alive,
     AnswerSetOut,
@@ -112,6 +115,11 @@ class RetrieveRequest(Asked):
             raise ValueError("give either 'question' (a string) or 'questions' (a list of strings)")
         return self
 
+    @property
+    def texts(self) -> list[str]:
+        """The questions."""
+        return self.questions or [self.question or ""]
+
 
 class AskRequest(RetrieveRequest):
     """One question or several."""
@@ -180,10 +188,13 @@ async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response
 
     With `question` the result is one object, with `questions` it is `{"results": [...]}`.
     """
-    conditions = parse_filter(body.filter)
-    scope = engine.scope(request, body.shelf)
-    job = Job("ask", scope, body.top_k, body.n_best, conditions)
-    return await _results(body, request, engine, job)
+    job = Ask(
+        filter=parse_filter(body.filter),
+        scope=engine.scope(request, body.shelf),
+        top_k=body.top_k,
+        n_best=body.n_best,
+    )
+    return _response(body, await engine.run(request, job, body.texts))
 
 
 @router.post(
@@ -195,16 +206,20 @@ async def retrieve(body: RetrieveRequest, request: Request, engine: AppEngine) -
 
     With `question` the result is one object, with `questions` it is `{"results": [...]}`.
     """
-    conditions = parse_filter(body.filter)
-    job = Job("retrieve", engine.scope(request, body.shelf), body.top_k, filter=conditions)
-    return await _results(body, request, engine, job)
+    job = Retrieve(
+        filter=parse_filter(body.filter),
+        scope=engine.scope(request, body.shelf),
+        top_k=body.top_k,
+    )
+    return _response(body, await engine.run(request, job, body.texts))
 
 
-async def _results(body: RetrieveRequest, request: Request, engine: Engine, job: Job) -> Response:
+def _response(
+    body: RetrieveRequest, results: Sequence[Served[AnswerSet]] | Sequence[Served[SearchResult]]
+) -> Response:
     """The results in the form of the request: that of one question, or those of several."""
-    questions = body.questions or [body.question or ""]
-    results = await engine.run(request, job, questions)
-    return JSONResponse({"results": results} if body.questions else results[0])
+    shown = list(map(served_json, results))
+    return JSONResponse({"results": shown} if body.questions else shown[0])
 
 
 @router.get("/v1/passages/{passage_id:path}", response_model=NeighboursOut)
@@ -221,24 +236,33 @@ async def passage(
     With `around` also that many passages `before` and `after` it in its document.
     """
     scope = engine.scope(request, shelf)
-    content = await engine.read(scope, _look_up, passage_id, around)
-    if content is None:
+    found = await engine.read(scope, _look_up, passage_id, around)
+    if found is None:
         message = f"no passage has the id {passage_id[:100]!r}"
         hint = "ids come from /v1/retrieve and /v1/ask and belong to one index"
         raise ApiError(404, "passage_not_found", message, hint=hint)
-    engine.audit(request, scope, passage_ids(content))
+    before, passage, after = found
+    shown = (*before, passage, *after)
+    engine.audit(request, scope, (passage.id for passage in shown))
+    content = passage_json(passage)
+    if around:
+        content["before"] = list(map(passage_json, before))
+        content["after"] = list(map(passage_json, after))
     return JSONResponse(content)
 
 
-def _look_up(pipeline: Pipeline, passage_id: str, around: int) -> dict[str, Any] | None:
+def _look_up(
+    pipeline: Pipeline, passage_id: str, around: int
+) -> tuple[Sequence[Passage], Passage, Sequence[Passage]] | None:
+    """The passages before a passage, itself, and those behind it."""
     passage = pipeline.passage(passage_id)
     if passage is None:
         return None
-    content = passage_json(passage)
+    before: Sequence[Passage] = ()
+    after: Sequence[Passage] = ()
     if around:
-        sides = pipeline.index.around(passage_id, around)
-        content["before"], content["after"] = (list(map(passage_json, side)) for side in sides)
-    return content
+        before, after = pipeline.index.around(passage_id, around)
+    return before, passage, after
 
 
 @router.post("/v1/feedback")

@@ -10,8 +10,8 @@ from rag.core.types import Verdict
 from rag.data.claims import MAX_CLAIM_CHARS, fault_of_length
 from rag.data.filters import parse_filter
 from rag.data.sentences import split_sentences
-from serve.engine import Job
 from serve.errors import invalid_request
+from serve.jobs import Verify, served_json
 from serve.responses import Several
 from serve.routes import AppEngine, Asked, Stripped, check_text
 
@@ -72,8 +72,11 @@ async def verify(body: VerifyRequest, request: Request, engine: AppEngine) -> Re
     if len(claims) > MAX_CLAIMS:
         message = f"the text has {len(claims)} sentences, more than {MAX_CLAIMS}"
         raise invalid_request(message, "send it in parts")
-    conditions = parse_filter(body.filter)
-    scope = engine.scope(request, body.shelf)
-    job = Job("verify", scope, body.top_k, filter=conditions, in_text=body.text is not None)
-    results = await engine.run(request, job, claims)
+    job = Verify(
+        filter=parse_filter(body.filter),
+        scope=engine.scope(request, body.shelf),
+        top_k=body.top_k,
+        in_text=body.text is not None,
+    )
+    results = [served_json(served) for served in await engine.run(request, job, claims)]
     return JSONResponse({"results": results} if body.claim is None else results[0])

@@ -17,7 +17,7 @@ from indexers.documents import Put
 from indexers.index import Index
 from indexers.index_writer import Content, update_index, write_index
 from rag.core.files import directory_lock
-from rag.core.types import Passage
+from rag.core.types import Evidence, Passage
 from rag.data.records import CorpusOptions
 from rag.integrations.mcp import _link, create_mcp_server
 from serve import documents
@@ -33,7 +33,6 @@ DOCUMENTS = [
     Put("a", "", [Passage("a-0", "Danube", "The danube rises.")]),
     Put("b", "", [Passage("b-0", "Rhine", "The rhine ends.")]),
 ]
-PASSAGE = {"title": "", "text": "", "start": 0, "end": 0, "score": 0.0}
 
 
 def build(folder: Path, split: str) -> Path:
@@ -164,7 +163,7 @@ async def test_the_name_of_a_file_is_its_id_on_every_route(tmp_path: Path, name:
         passage = (await client.get(f"/v1/passages/{quote(name)}-0")).json()
         assert passage["text"] == "The giraffe is tall."
         assert passage["location"]["path"] == name
-        link = _source(1, {**PASSAGE, "passage_id": f"{name}-0"}, "http://test/").link
+        link = _source(1, Evidence(f"{name}-0", "", "", 0, 0, 0.0), "http://test/").link
         assert (await client.get(link)).json() == passage
         file = await client.get(f"/v1/files/{quote(name)}")
         assert file.text == "# Guide\n\nThe giraffe is tall.\n"

@@ -23,7 +23,7 @@ def test_vectors_of_questions_and_passages_in_both_encodings() -> None:
             client.embeddings.create(model="text-embedding-3-small", input="a")
         pipeline.n_sides = 1
         unprocessable = openai.UnprocessableEntityError
-        with pytest.raises(unprocessable, match="no vectors of input_type") as refused:
+        with pytest.raises(unprocessable, match="no vectors of the input_type") as refused:
             client.embeddings.create(model=MODEL, input="a")
     vectors = [each.embedding for each in default.data]
     assert vectors == [[4.0, 0.0, np.float32(0.1)], [3.0, 0.0, np.float32(0.1)]]

@@ -9,7 +9,7 @@ from fastapi.openapi.models import OpenAPI
 from pydantic import TypeAdapter
 
 from rag.core.types import AnswerSet, FirstStage, Hit
-from serve.engine import hit_json
+from serve.jobs import hit_json
 from tests.api.fakes import PASSAGES, FakePipeline, ask, posted, running
 
 pytestmark = pytest.mark.anyio

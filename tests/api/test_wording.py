@@ -37,7 +37,7 @@ def test_every_door_takes_its_words_from_the_table(
     answers = AnswerSet("Where?", (Answer("Ulm", 1.0, confidence, EVIDENCE),), none, kind=kind)
     assert answers.certainty == certainty
     terminal = format_answer_set(answers.to_json(), colour=False)
-    chat = _content(answers.to_json(), "Where?", [], None)
+    chat = _content(answers, "Where?", [], None)
     is_plain = certainty == "likely" and kind != "passage"
     for shown in (terminal.upper(), chat):
         assert ("ODD HEADING" in shown) is not is_plain
