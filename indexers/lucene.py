@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
-import unicodedata
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,7 +23,6 @@ from rag.core.errors import (
     ArtifactError,
     DiskFullError,
     MismatchedArtifactError,
-    RagError,
     ResourceError,
     RetrievalError,
 )
@@ -231,12 +230,12 @@ class LuceneIndex:
         """
         if not texts:
             return []
+        if selected is not None and not len(check_selected(selected, self.rows)):
+            return [[] for _ in texts]
         questions = [pairs_of_characters(clean_query(text), self._language) for text in texts]
         most = min(top_k, max(self.documents, 1))
         try:
             hits = self._search(questions, most, selected)
-        except RagError:
-            raise
         except Exception as error:
             reason = f"Lucene could not answer {len(texts)} questions: {_first_line(error)}"
             raise RetrievalError(reason) from error
@@ -262,8 +261,6 @@ class LuceneIndex:
     def _search_selected(
         self, questions: Sequence[str], most: int, selected: Selection
     ) -> list[Any]:
-        if not len(check_selected(selected, self.rows)):
-            return [()] * len(questions)
         if selected not in self._clauses:
             self._clauses[selected] = self._clause(selected)
         words = self._find_class("io.anserini.search.query.BagOfWordsQueryGenerator")()
@@ -319,7 +316,5 @@ def clean_query(text: str) -> str:
         'who is it?'
     """
     valid = text[:_MOST_QUERY_CHARACTERS].encode("utf-8", "ignore").decode("utf-8")
-    printable = "".join(
-        " " if unicodedata.category(character) == "Cc" else character for character in valid
-    )
+    printable = re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", valid)
     return " ".join(printable.split()[:_MOST_QUERY_WORDS])

@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from indexers.documents import Documents
 from indexers.protocols import Selection, most_masks
-from rag.core.arrays import Bool, Int32
+from rag.core.arrays import Bool
 from rag.core.errors import ArtifactError, ResourceError
 from rag.core.files import atomic_path, atomic_write_text
 from rag.core.manifest import RIGHTS_DIR, RIGHTS_LOCK
@@ -60,9 +60,7 @@ class Rights(BaseModel):
 
     def of(self, document_id: str) -> tuple[str, ...] | None:
         """The groups that may read a document; None: everybody."""
-        if document_id in self.stated:
-            return self.stated[document_id]
-        return self.folders.get(document_id)
+        return self.stated.get(document_id, self.folders.get(document_id))
 
     def named(self) -> Groups:
         """The groups that documents and folders name."""
@@ -102,7 +100,7 @@ def rights_version(index: Path) -> str:
             pass
         raise _unreadable(path, "the file is missing") from error
     except (OSError, ValidationError) as error:
-        raise _unreadable(path, _reason(error)) from error
+        raise _unreadable(path, error) from error
 
 
 def read_rights(index: Path) -> tuple[Rights, str]:
@@ -121,20 +119,18 @@ def read_rights(index: Path) -> tuple[Rights, str]:
             raise _unreadable(path, "it does not match its own checksum: its bytes were changed")
         return Rights.model_validate_json(rest), version
     except (OSError, ValidationError) as error:
-        raise _unreadable(path, _reason(error)) from error
+        raise _unreadable(path, error) from error
 
 
-def _unreadable(path: Path, reason: str) -> RightsError:
+def _unreadable(path: Path, reason: str | OSError | ValidationError) -> RightsError:
+    if isinstance(reason, OSError):
+        reason = reason.strerror or type(reason).__name__
+    elif isinstance(reason, ValidationError):
+        reason = "it is damaged, or another version of the program wrote it"
     return RightsError(
         f"{path} cannot be read ({reason}), so nobody may read the index",
         hint="restore it from a copy; `rag rights` alone writes it",
     )
-
-
-def _reason(error: OSError | ValidationError) -> str:
-    if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
-    return "it is damaged, or another version of the program wrote it"
 
 
 def change_rights(index: Path, change: Callable[[Rights], Rights]) -> str:
@@ -231,27 +227,21 @@ class DocumentRights:
     def _load(self, version: str) -> None:
         if not version:
             raise _unreadable(self._index / RIGHTS_DIR, "the folder is gone")
+        documents = self._documents
         rights, version = read_rights(self._index)
-        places = np.zeros(len(self._documents), np.int32)
-        numbers: dict[Groups | None, int] = {None: 0}
+        # The place of each document among the distinct sets of groups.
+        places = np.zeros(len(documents), np.int32)
+        sets: dict[Groups | None, int] = {None: 0}
         for document_id in {**rights.folders, **rights.stated}:
-            row = self._documents.row_of(document_id)
+            row = documents.row_of(document_id)
             names = rights.of(document_id)
             if row is not None and names is not None:
-                places[row] = numbers.setdefault(frozenset(names), len(numbers))
-        readable = partial(_readable, self._documents, places, list(numbers))
-        self._of = lru_cache(most_masks(self._documents.n_passages))(readable)
+                places[row] = sets.setdefault(frozenset(names), len(sets))
+
+        def readable(groups: Groups) -> Readable:
+            is_allowed = [names is None or not names.isdisjoint(groups) for names in sets]
+            allowed = np.array(is_allowed)[places]
+            return Readable(allowed, Selection(documents.mask_of_passages(allowed)))
+
+        self._of = lru_cache(most_masks(documents.n_passages))(readable)
         self._version = version
-
-
-def _readable(
-    documents: Documents, places: Int32, sets: Sequence[Groups | None], groups: Groups
-) -> Readable:
-    """What people of these groups may read.
-
-    Args:
-        places: each document's place among the distinct `sets` of groups.
-    """
-    is_allowed = [names is None or not names.isdisjoint(groups) for names in sets]
-    allowed = np.array(is_allowed)[places]
-    return Readable(allowed, Selection(documents.mask_of_passages(allowed)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
@@ -19,7 +18,6 @@ from rag.options import EvaluationOptions
 
 if TYPE_CHECKING:
     from indexers.settings import IndexKind
-    from rag.eval.compare import Comparison
 
 
 @with_options(without(options_of(EvaluationSettings, panel="Figures"), "read"), OPENING)
@@ -92,25 +90,20 @@ def _index_of(dataset: str, out: str, retriever: str) -> str:
     return str(build(corpus_of(dataset), out, retriever=kind, split="none"))
 
 
-def compare(results: list[Path], /, *, all_pairs: bool = False, report: Path | None = None) -> None:
+def compare(results: list[Path], /, *, report: Path | None = None) -> None:
     """Compare systems: paired tests, Holm's correction, wins, ties and losses.
 
     Args:
-        results: Two or more folders written by `rag evaluate`.
-        all_pairs: Compare every pair of systems, instead of each with the first.
+        results: Two or more folders written by `rag evaluate`; the others are compared with the
+            first.
         report: Write a side-by-side HTML page.
     """
-    from rag.eval.api import compare as run
-
-    say(_comparison_table(run(results, all_pairs=all_pairs, report=report)))
-
-
-def _comparison_table(compared: Sequence[Comparison]) -> str:
     from rag.core.log import text_table
+    from rag.eval.api import compare as run
 
     columns = ["figure", "A", "B", "A", "B", "B-A", "p", "p Holm", "won/tied/lost"]
     rows = []
-    for row in compared:
+    for row in run(results, report=report):
         test = row.result
         a = 100 * row.value_a
         b = 100 * row.value_b
@@ -118,7 +111,7 @@ def _comparison_table(compared: Sequence[Comparison]) -> str:
         values = [f"{a:.2f}", f"{b:.2f}", f"{b - a:+.2f}"]
         p_values = [_p_value(test.p_value), _p_value(row.p_holm)]
         rows.append([row.figure, row.a, row.b, *values, *p_values, counts])
-    return "\n".join(text_table(columns, rows))
+    say("\n".join(text_table(columns, rows)))
 
 
 def _p_value(p: float) -> str:

@@ -304,10 +304,7 @@ def _claim_system(
 
 
 def compare(
-    results: Sequence[str | Path | Evaluation],
-    *,
-    all_pairs: bool = False,
-    report: str | Path | None = None,
+    results: Sequence[str | Path | Evaluation], *, report: str | Path | None = None
 ) -> list[Comparison]:
     """Compare systems on the same questions: paired tests, Holm's correction, wins, ties and
     losses.
@@ -315,7 +312,7 @@ def compare(
     Args:
         results: folders written by `evaluate`, or its return values; the others are compared with
             the first.
-        all_pairs: compare every pair instead.
+
         report: write a side-by-side HTML page here.
 
     Example:
@@ -329,7 +326,7 @@ def compare(
     evaluations = load_evaluations(
         [result.folder if isinstance(result, Evaluation) else result for result in results]
     )
-    compared = compare_evaluations(evaluations, all_pairs=all_pairs)
+    compared = compare_evaluations(evaluations)
     if report is not None:
         atomic_write_text(report, render_report(evaluations))
     return compared

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import numpy as np
 
@@ -39,10 +38,8 @@ class Comparison:
     p_holm: float
 
 
-def compare_evaluations(
-    evaluations: Sequence[Evaluation], *, all_pairs: bool = False
-) -> list[Comparison]:
-    """Compare every system with the first, or all pairs.
+def compare_evaluations(evaluations: Sequence[Evaluation]) -> list[Comparison]:
+    """Compare every system with the first.
 
     Args:
         evaluations: two or more, over the same questions in any order, with different names.
@@ -61,17 +58,18 @@ def compare_evaluations(
             f"expected two or more evaluations with distinct names, found {len(names)}: {', '.join(names)}"
         )
     shared = _shared_figures(evaluations)
-    tables = [aligned_figures(evaluation, evaluations[0]) for evaluation in evaluations]
+    first = aligned_figures(evaluations[0], evaluations[0])
     rows = []
-    for (a, ours), (b, theirs) in combinations(zip(names, tables, strict=True), 2):
-        if not all_pairs and a != names[0]:
-            continue
+    for evaluation in evaluations[1:]:
+        other = aligned_figures(evaluation, evaluations[0])
         for figure in shared:
-            result = compare_paired(ours[figure], theirs[figure])
-            both = ~np.isnan(ours[figure] + theirs[figure])
-            value_a = float(ours[figure][both].mean())
-            value_b = float(theirs[figure][both].mean())
-            rows.append(Comparison(figure, a, b, value_a, value_b, result, result.p_value))
+            a = first[figure]
+            b = other[figure]
+            both = ~np.isnan(a + b)
+            means = (float(a[both].mean()), float(b[both].mean()))
+            result = compare_paired(a, b)
+            row = Comparison(figure, names[0], evaluation.name, *means, result, result.p_value)
+            rows.append(row)
     corrected = holm([row.result.p_value for row in rows])
     return [replace(row, p_holm=p_holm) for row, p_holm in zip(rows, corrected, strict=True)]
 

@@ -32,6 +32,7 @@ _INSTRUCTIONS = (
     "`verify` says whether passages support or refute a statement."
 )
 _SCHEME = "passage://"
+_SNIPPET_CHARS = 300
 
 
 class SearchResult(BaseModel):
@@ -94,15 +95,13 @@ class Judged(BaseModel):
     promised: str = Field(description="how many of the given verdicts are wrong at most")
 
 
-def create_mcp_server(
-    pipeline: Pipeline, *, top_k: int = 10, snippet_chars: int = 300
-) -> MCPServer:
+def create_mcp_server(pipeline: Pipeline, *, top_k: int = 10) -> MCPServer:
     """An MCP server that is not running yet.
 
     Args:
         pipeline: opened with a reader, for `ask`; its verifier is that of `verify`.
         top_k: results of `search`.
-        snippet_chars: length of the text shown in each result of `search`.
+
 
     Raises:
         MissingDependencyError: the package `mcp` is not installed.
@@ -119,8 +118,7 @@ def create_mcp_server(
     def search(query: str) -> SearchResults:
         """Find passages for a question or a few words, best first; `fetch` returns one in full."""
         found = pipeline.retrieve(query, top_k)
-        results = [_result(passage, snippet_chars) for _, passage in found]
-        return SearchResults(results=results)
+        return SearchResults(results=[_result(passage) for _, passage in found])
 
     @server.tool(annotations=only_reads)
     def fetch(id: str) -> Document:
@@ -162,12 +160,12 @@ def _add_reading_tools(server: MCPServer, pipeline: Pipeline, annotations: ToolA
         return _judged(verdict, _document_of(pipeline, verdict.evidence))
 
 
-def _result(passage: Passage, snippet_chars: int) -> SearchResult:
+def _result(passage: Passage) -> SearchResult:
     return SearchResult(
         id=passage.id,
         title=passage.title or passage.id,
         url=_link(passage),
-        text=passage.text[:snippet_chars],
+        text=passage.text[:_SNIPPET_CHARS],
     )
 
 
