@@ -4,11 +4,11 @@ provenance.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,13 @@ from indexers.index import Index
 from rag.config import load_config
 from rag.core.arrays import Float32
 from rag.core.errors import DataError
-from rag.core.files import atomic_write_json, check_target, directory_lock, sha256_file
+from rag.core.files import (
+    atomic_write_json,
+    check_target,
+    directory_lock,
+    hash64,
+    sha256_file,
+)
 from rag.core.types import Hit, Passage, Query, Question
 from rag.data.examples import Candidate, Example, write_examples
 from rag.data.questions import draw_sample, questions_digest, read_questions
@@ -76,9 +82,10 @@ def mine(
 
     read_set = partial(_selected_questions, questions, limit, sample, mining.seed)
     # A wrong file of questions is named before the index and its encoder are loaded.
-    total = sum(1 for _ in read_set())
+    n_questions, repeated = _repeated_questions(questions)
+    total = min(size for size in (n_questions, limit, sample) if size is not None)
     with Index.open(index) as opened_index, directory_lock(work_dir):
-        miner = Miner(opened_index, mining, encoder=index_encoder)
+        miner = Miner(opened_index, mining, encoder=index_encoder, repeated=repeated)
         run = {
             "settings": mining.model_dump(mode="json"),
             "index": opened_index.version,
@@ -116,12 +123,34 @@ def _selected_questions(
     return first if sample is None else draw_sample(first, sample, seed)
 
 
+def _repeated_questions(questions: str | Path) -> tuple[int, dict[str, list[Question]]]:
+    """The number of questions of a set, and those of several records that ask the same, by text."""
+    counts = Counter(hash64(question.text.encode()) for question in read_questions(questions))
+    repeated = defaultdict[str, list[Question]](list)
+    if len(counts) < counts.total():
+        for question in read_questions(questions):
+            if counts[hash64(question.text.encode())] > 1:
+                repeated[question.text].append(question)
+    return counts.total(), repeated
+
+
 class Miner:
-    """Searches an index for questions and makes examples of what it finds."""
+    """Searches an index for questions and makes examples of what it finds.
+
+    Args:
+        repeated: questions of several records that ask the same, by text: what is gold for one of
+            them is no negative of another.
+    """
 
     def __init__(
-        self, index: Index, settings: MiningSettings, *, encoder: str | None = None
+        self,
+        index: Index,
+        settings: MiningSettings,
+        *,
+        encoder: str | None,
+        repeated: Mapping[str, Sequence[Question]],
     ) -> None:
+        self._repeated = repeated
         self._index = index
         self._passages = index.passages
         self._documents = index.documents
@@ -180,7 +209,9 @@ class Miner:
             # Passages of a gold document that hold no answer are no negatives either, nor is the
             # question itself where it is in the corpus.
             itself = self._documents.rows(question.id) if question.is_left_out else ()
-            excluded = tuple(dict.fromkeys((*positive_rows, *gold.rows, *itself)))
+            of_others = self._gold.find(self._repeated.get(question.text, ()))
+            also_gold = chain.from_iterable(other.rows for other in of_others)
+            excluded = tuple(dict.fromkeys((*positive_rows, *gold.rows, *itself, *also_gold)))
             negatives = self._negatives(example, excluded, hits, vector, counts)
             examples.append(replace(example, candidates=(*example.candidates, *negatives)))
         return examples

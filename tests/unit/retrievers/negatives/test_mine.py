@@ -18,6 +18,7 @@ from retrievers.negatives.settings import MiningSettings
 from tests.commands import exit_code, run_successfully
 from tests.support.messages import refusal
 
+RIVER_IDS = ("p1", "p2", "p3")
 RIVERS = ("Danube", "Rhine", "Elbe", "Oder", "Main", "Neckar", "Isar", "Inn", "Spree", "Havel")
 
 
@@ -223,6 +224,17 @@ def test_the_question_itself_is_no_negative(index_dir, tmp_path):
     example = mined(tmp_path / "o.json")["p1"]
     assert len(example.negatives) == 9
     assert "p1" not in [negative.passage.id for negative in example.negatives]
+
+
+def test_gold_of_another_record_of_the_question_is_no_negative(index_dir, tmp_path):
+    rows = [
+        {"id": gold, "question": "Which river?", "gold_passage_ids": [gold]} for gold in RIVER_IDS
+    ]
+    write_json_lines(tmp_path / "q.jsonl", rows)
+    mine(index_dir, tmp_path / "q.jsonl", tmp_path / "o.json", per_question=9, limit=1)
+    example = mined(tmp_path / "o.json")["p1"]
+    assert example.negatives
+    assert not {negative.passage.id for negative in example.negatives} & set(RIVER_IDS)
 
 
 def test_the_printed_command_trains_without_any_negative(index_dir, tmp_path, capsys, monkeypatch):
