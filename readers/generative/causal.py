@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from rag.core.errors import ConfigError
 from rag.runtime.model_files import chat_frame
@@ -29,6 +30,7 @@ from readers.generative.settings import as_literal
 
 _BODY = "Answer the question with a few words copied from the passage.\nQuestion: {question}\n{title}: {text}"
 PLAIN_END = "\nAnswer:"
+_KEPT = {DynamicLayer, DynamicSlidingWindowLayer}  # the layers of a cache that can be taken apart
 FRAME_TOKENS = 16  # room for the prompt's end
 
 
@@ -48,7 +50,8 @@ class Causal(Seq2Seq):
         prompt_end: text between the input and the answer; at least one token.
 
     Raises:
-        ConfigError: the tokenizer names no end of a text, or the model keeps no keys and values.
+        ConfigError: the tokenizer names no end of a text, or the model does not keep keys and values
+            in all layers.
     """
 
     max_rows = 32
@@ -56,6 +59,15 @@ class Causal(Seq2Seq):
     def __init__(self, model: PreTrainedModel, tokenizer: Any, prompt_end: str) -> None:
         self.model: Any = model
         self.tokenizer = tokenizer
+        config = model.config.get_text_config()
+        kinds = {type(layer) for layer in DynamicCache(config=config).layers}
+        # Multi-head latent attention keeps something else under their names.
+        is_latent = hasattr(config, "kv_lora_rank")
+        if kinds - _KEPT or is_latent or getattr(model, "_is_stateful", False):
+            raise ConfigError(
+                f"{type(model).__name__} does not keep keys and values of what it has read in all layers",
+                hint="use a model with usual attention in every layer",
+            )
         end = first_token(tokenizer.eos_token_id, getattr(model.config, "eos_token_id", None))
         tail = list(tokenizer(prompt_end, add_special_tokens=False)["input_ids"])
         if end is None or not tail:
@@ -88,11 +100,6 @@ class Causal(Seq2Seq):
         self.model.base_model(
             input_ids=ids, attention_mask=mask, use_cache=True, past_key_values=cache
         )
-        if not cache.layers or cache.layers[0].keys is None:
-            raise ConfigError(
-                f"{type(self.model).__name__} keeps no keys and values of what it has read",
-                hint="use a model with attention in every layer",
-            )
         keys = [layer.keys for layer in cache.layers]
         values = [layer.values for layer in cache.layers]
         return torch.stack(keys + values).permute(1, 3, 0, 2, 4).flatten(2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
@@ -26,6 +26,7 @@ PASSAGES = [
     Passage("3", "", "forest"),
 ]
 QUESTION = "how many meters has the tower"
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 300}
 ANSWERS = ["57 meters", "the bridge", "1999"]
 
 
@@ -137,6 +138,20 @@ def test_gradients_flow_through_the_cache(network: Causal) -> None:
     ).loss.backward()
     for name, parameter in network.model.named_parameters():
         assert torch.allclose(result[name], parameter.grad, atol=1e-5), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("lfm2", {"layer_types": ["conv", "full_attention"]}),
+        ("deepseek_v2", {"first_k_dense_replace": 2}),
+        ("rwkv", {"attention_hidden_size": 32}),
+    ],
+)
+def test_models_whose_memory_cannot_be_joined_are_refused(kind: str, more: dict[str, Any]) -> None:
+    config = AutoConfig.for_model(kind, **SIZES, **more)
+    with torch.device("meta"), refusal(ConfigError):
+        Causal(AutoModelForCausalLM.from_config(config), causal_tokenizer(), END)
 
 
 def test_prompt_and_answer_fit_into_the_positions(tmp_path: Path) -> None:
