@@ -28,7 +28,7 @@ from rag.data.filters import parse_filter
 from rag.data.text import simple_tokenize
 from rag.policies import GREETING
 from serve.engine import Engine
-from serve.errors import ApiError, error_body, invalid_request, refused, timed_out
+from serve.errors import ApiError, describe, error_body, invalid_request, refused, timed_out
 from serve.jobs import Ask, Embed
 from serve.responses import (
     Choice,
@@ -197,7 +197,7 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
     try:
         message = TEXT.validate_python(message)
     except ValidationError as error:
-        raise invalid_request(f"the last user message: {error.errors()[0]['msg']}") from None
+        raise invalid_request(f"the last user message: {describe(error.errors()[0])}") from None
     if message.startswith(_TASK):
         hint = "let another model do it; in Open WebUI: Admin Settings, Interface, Task Model"
         raise invalid_request("this is a task for a language model, expected a question", hint)

@@ -257,7 +257,12 @@ def mcp(
     """
     from rag.integrations.mcp import create_mcp_server
     from rag.pipeline import Pipeline
+    from serve.run import bind
 
+    if http:
+        # A port that is taken is told before models are loaded; 0 becomes a free one.
+        with bind(host, port) as listener:
+            port = listener.getsockname()[1]
     groups = _groups_of(as_groups or "", [Path(index)])
     with Pipeline.open(index, **opening) as pipeline:
         server = create_mcp_server(pipeline.for_groups(groups), top_k=top_k)

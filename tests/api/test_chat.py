@@ -317,8 +317,10 @@ async def test_what_cannot_be_obeyed_is_refused_by_its_name(name: str, value: An
     async with running() as client:
         body = {"messages": [user(QUESTION)], name: value}
         reply = await client.post("/v1/chat/completions", json=body)
+        empty = await client.post("/v1/chat/completions", json={"messages": [user("")]})
     assert reply.status_code == 422, reply.text
     assert name in reply.json()["error"]["message"]
+    assert "message: string should have" in empty.json()["error"]["message"]
 
 
 def test_what_asks_for_nothing_else_is_accepted(client: openai.OpenAI) -> None:

@@ -18,6 +18,7 @@ from rag.core.errors import ArtifactError, ConfigError, ResourceError
 from serve.app import RUN_PREFIX
 from serve.run import bind, run_folder, run_server
 from tests.api.fakes import empty_index, refused, settings
+from tests.commands import run_command
 from tests.support.messages import refusal
 from tests.support.processes import wait_until, with_packages
 
@@ -173,6 +174,8 @@ def test_an_address_that_cannot_be_had_is_explained(tmp_path):
         message = rf"port {port} of '127\.0\.0\.1': Address already in use"
         with pytest.raises(ResourceError, match=message):
             run_server(settings(port=port, index=index))
+        ran = run_command("mcp", "--index", index, "--http", "--port", port)
+        assert (ran.exit_code, f"port {port}" in ran.err) == (ResourceError.exit_code, True)
     for host in ("127.0..1", "192.0.2.1"):
         with pytest.raises(ResourceError, match=f"cannot listen on port 0 of '{host}'"):
             bind(host, 0)
