@@ -225,14 +225,6 @@ def store_shard(directory: Path, layout: ShardLayout, shard: Shard, vectors: Flo
     save_npy(directory / shard_name(shard), stored)
 
 
-def _take_over(stored: Stored[EmbeddingShards], layout: ShardLayout, shard: Shard) -> Float32:
-    """(n, D), filled where a passage of the shard has a vector."""
-    rows = stored.rows[shard.start : shard.stop]
-    vectors = np.empty(layout.shape(shard), np.float32)
-    vectors[rows >= 0] = stored.vectors.rows(rows[rows >= 0])
-    return vectors
-
-
 def encode_passages(encoder: PassageEncoder, passages: list[Passage]) -> Float32:
     """Vectors (n, D) of passages, by one call of the encoder."""
     titles = [passage.title for passage in passages]
@@ -282,7 +274,10 @@ def encode_corpus(
                 link_files([shard_name(shard)], stored.vectors.directory, folder)
                 continue
             else:
-                vectors = _take_over(stored, layout, shard)
+                earlier_rows = stored.rows[shard.start : shard.stop]
+                is_stored = earlier_rows >= 0
+                vectors = np.empty(layout.shape(shard), np.float32)
+                vectors[is_stored] = stored.vectors.rows(earlier_rows[is_stored])
                 if len(new_rows):
                     new_passages = passages.get_many(new_rows)
                     vectors[new_rows - shard.start] = encode_passages(encoder, new_passages)

@@ -85,7 +85,7 @@ def open_faiss(directory: Path, info: DenseInfo) -> faiss.Index:
     """FAISS's index in a directory, mapped into memory.
 
     Raises:
-        ArtifactError: it is damaged, or does not fit.
+        ArtifactError: it is damaged.
         ResourceError: the system lacks open files or memory.
     """
     path = directory / FAISS_NAME
@@ -93,18 +93,10 @@ def open_faiss(directory: Path, info: DenseInfo) -> faiss.Index:
         raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
     try:
         if info.mapped_lists:
-            index = open_lists(path)
-        else:
-            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+            return open_lists(path)
+        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except (RuntimeError, MemoryError) as error:
         raise unreadable(path, error) from error
-    if (index.ntotal, index.d) != (info.rows, info.dim):
-        raise MismatchedArtifactError(
-            f"{path} holds {index.ntotal} vectors of size {index.d}, "
-            f"expected {info.rows} of size {info.dim}",
-            hint="restore it or rebuild the index",
-        )
-    return index
 
 
 class FaissIndex:

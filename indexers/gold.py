@@ -189,22 +189,19 @@ class GoldLookup:
         if missing and self.near is not None:
             queries = [" ".join(quote.passage.text.split()[:_QUERY_WORDS]) for quote in missing]
             for quote, hits in zip(missing, self.near(queries, 10), strict=True):
-                quote.rows = self._overlapping(quote, hits)
+                matcher = AnswerMatcher(quote.question.answers)
+                ranked: list[tuple[bool, float, int]] = []
+                for hit in hits:
+                    share = self._overlap(hit.row, quote.passage)
+                    if share >= _SAME:
+                        has_answer = matcher.matches(self.passages[hit.row].text)
+                        ranked.append((has_answer, share, -hit.row))
+                quote.rows = [-row for _, _, row in sorted(ranked)[-1:]]
                 quote.how = "overlap"
         return [
             _gold_passages(quotes) if quotes else self._named(question.gold_passage_ids)
             for question, quotes in zip(questions, quotes_of, strict=True)
         ]
-
-    def _overlapping(self, quote: _Quote, hits: Sequence[Hit]) -> list[int]:
-        matcher = AnswerMatcher(quote.question.answers)
-        ranked: list[tuple[bool, float, int]] = []
-        for hit in hits:
-            share = self._overlap(hit.row, quote.passage)
-            if share >= _SAME:
-                has_answer = matcher.matches(self.passages[hit.row].text)
-                ranked.append((has_answer, share, -hit.row))
-        return [-max(ranked)[2]] if ranked else []
 
 
 def _gold_passages(quotes: Sequence[_Quote]) -> GoldPassages:

@@ -472,7 +472,13 @@ class _IndexWriter:
             if put.id in rights.folders:
                 reread_ids.add(put.id)
             if self.ledger.is_update:
-                self._compare(put, entry, stored)
+                if entry is not None and put.passages == stored:
+                    report.kept += 1
+                    self.kept_passages += len(stored)
+                else:
+                    report.added += entry is None
+                    report.replaced += entry is not None
+                    report.passages += len(put.passages)
             yield put
         if start is not None and self.ledger.is_update:
             total = len(start.documents)
@@ -488,21 +494,6 @@ class _IndexWriter:
         # The stage is not finished yet: a killed run writes the groups again, and nobody searches new
         # documents without them.
         self._write_rights(stated_groups, reread_ids)
-
-    def _compare(self, put: Put, entry: DocumentEntry | None, stored: list[Passage]) -> None:
-        """Count a document of an update as kept, replaced or added.
-
-        Args:
-            entry: the document with its id in the earlier version, which has the passages `stored`.
-        """
-        report = self.report
-        if entry is not None and put.passages == stored:
-            report.kept += 1
-            self.kept_passages += len(stored)
-            return
-        report.added += entry is None
-        report.replaced += entry is not None
-        report.passages += len(put.passages)
 
     def _write_rights(
         self, stated_groups: Mapping[str, Groups], reread_ids: Collection[str]

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -28,7 +28,6 @@ from rag.core.errors import (
 )
 from rag.core.files import TEMPORARY_MARK, atomic_path, clean_directory, disk_errors
 from rag.core.log import Progress
-from rag.core.types import Passage
 from rag.data.languages import ANALYZERS, ENGLISH, pairs_of_characters
 
 FOLDER_NAME = "lucene"
@@ -125,31 +124,25 @@ def build_bm25(
 
 
 def _write_documents(passages: PassageStore, folder: Path, language: str) -> int:
-    """Write Anserini's JSON lines; returns the number of documents."""
+    """Write Anserini's JSON lines of passages that have a word, since it refuses the others; returns
+    the number of documents.
+    """
     documents = 0
     with disk_errors(folder), Progress(len(passages), "passages", "bm25") as progress:
         folder.mkdir()
         for number, batch in enumerate(passages.batches(_FILE_PASSAGES)):
-            lines = list(_json_lines(batch, number * _FILE_PASSAGES, len(passages), language))
+            lines = []
+            for row, passage in enumerate(batch, start=number * _FILE_PASSAGES):
+                contents = pairs_of_characters(f"{passage.title}\n{passage.text}", language)
+                # Blank for Anserini is also what Java's `trim` removes: control characters.
+                if contents.strip() and any(character > " " for character in contents):
+                    record = {"id": _name_of(row, len(passages)), "contents": contents}
+                    lines.append(json.dumps(record) + "\n")
             path = folder / f"documents-{number:05d}.jsonl"
             path.write_text("".join(lines), encoding="utf-8")
             documents += len(lines)
             progress.update(len(batch))
     return documents
-
-
-def _json_lines(
-    passages: Sequence[Passage], first_row: int, rows: int, language: str
-) -> Iterator[str]:
-    """Passages that have a word: Anserini refuses the others.
-
-    Blank for Anserini is what Java's `trim` removes: every character up to the space, control
-    characters too.
-    """
-    for row, passage in enumerate(passages, start=first_row):
-        contents = pairs_of_characters(f"{passage.title}\n{passage.text}", language)
-        if contents.strip() and any(character > " " for character in contents):
-            yield json.dumps({"id": _name_of(row, rows), "contents": contents}) + "\n"
 
 
 def _name_of(row: int, rows: int) -> str:

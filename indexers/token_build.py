@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -136,7 +136,12 @@ class _Build:
         for shard in self._shards:
             squares += codec.squared_residuals(self._load(shard_files(shard.number)[1]))
         error = squares / tokens
-        info = TokenInfo(
+        trained_tokens = tokens
+        trained_error = error
+        if self.stored is not None:
+            trained_tokens = self.stored.vectors.info.trained_tokens
+            trained_error = self.stored.vectors.info.trained_error
+        return TokenInfo(
             rows=len(self.passages),
             tokens=tokens,
             dim=codec.centroids.shape[1],
@@ -145,14 +150,9 @@ class _Build:
             seed=self.seed,
             shard_tokens=shard_tokens,
             error=error,
-            trained_tokens=tokens,
-            trained_error=error,
+            trained_tokens=trained_tokens,
+            trained_error=trained_error,
         )
-        if self.stored is None:
-            return info
-        before = self.stored.vectors.info
-        trained = {"trained_tokens": before.trained_tokens, "trained_error": before.trained_error}
-        return info.model_copy(update=trained)
 
     def start_over(self) -> None:
         """Remove what was made with the centroids of the earlier version, and do without it."""
@@ -265,10 +265,11 @@ class _Build:
     def _write_shards(self, codec: TokenCodec) -> None:
         """Write the shards that are missing: taken over as files, or block by block."""
         sample = self._sampled()
-        missing = []
-        for shard in self._shards:
-            if not (self.directory / shard_files(shard.number)[-1]).is_file():
-                missing.append(shard)
+        missing = [
+            shard
+            for shard in self._shards
+            if not (self.directory / shard_files(shard.number)[-1]).is_file()
+        ]
         total = len(self.passages)
         n_missing = sum(len(shard.rows) for shard in missing)
         with Progress(total, "passages", "encode", initial=total - n_missing) as progress:
@@ -278,25 +279,17 @@ class _Build:
                     names = shard_files(shard.number)
                     link_files(names, stored.vectors.directory, self.directory)
                     progress.update(len(shard.rows))
-                else:
-                    self._write_shard(shard, codec, sample, progress.update)
-
-    def _write_shard(
-        self,
-        shard: Shard,
-        codec: TokenCodec,
-        sample: dict[int, _Float16],
-        report_done: Callable[[int], None],
-    ) -> None:
-        blocks = list[_Block]()
-        first_row = shard.start
-        for passages in self.passages.batches(_TEXTS_AT_ONCE, start=first_row, stop=shard.stop):
-            rows = np.arange(first_row, first_row + len(passages))
-            blocks.append(self._block(rows, passages, codec, sample))
-            first_row += len(passages)
-            report_done(len(passages))
-        for name, arrays in zip(shard_files(shard.number), zip(*blocks, strict=True), strict=True):
-            save_npy(self.directory / name, np.concatenate(arrays))
+                    continue
+                blocks = list[_Block]()
+                row = shard.start
+                for passages in self.passages.batches(_TEXTS_AT_ONCE, start=row, stop=shard.stop):
+                    rows = np.arange(row, row + len(passages))
+                    blocks.append(self._block(rows, passages, codec, sample))
+                    row += len(passages)
+                    progress.update(len(passages))
+                columns = zip(*blocks, strict=True)
+                for name, arrays in zip(shard_files(shard.number), columns, strict=True):
+                    save_npy(self.directory / name, np.concatenate(arrays))
 
     def _block(
         self,
@@ -317,12 +310,10 @@ class _Build:
         if self.stored is not None and len(known):
             # The stored version is read in the order of its rows.
             known = known[np.argsort(stored_rows[known], kind="stable")]
-            known_codes, known_residuals, known_lengths = self.stored.vectors.tokens(
-                stored_rows[known]
-            )
-            codes = np.concatenate([codes, known_codes])
-            residuals = np.concatenate([residuals, known_residuals])
-            lengths = np.concatenate([lengths, known_lengths])
+            found = self.stored.vectors.tokens(stored_rows[known])
+            codes = np.concatenate([codes, found[0]])
+            residuals = np.concatenate([residuals, found[1]])
+            lengths = np.concatenate([lengths, found[2]])
         # New passages come first, then those that are known: back into the order of rows.
         order = np.argsort(np.concatenate([new, known]))
         starts = np.cumsum(lengths) - lengths

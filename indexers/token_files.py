@@ -17,7 +17,6 @@ from indexers.shards import Shard, divide
 from indexers.token_codec import BITS, Codes, TokenCodec, code_dtype
 from rag.config import Config
 from rag.core.arrays import Int64, load_npy, ranges
-from rag.core.errors import MismatchedArtifactError
 
 CENTROIDS_NAME = "centroids.npy"
 BUCKETS_NAME = "buckets.npy"
@@ -96,11 +95,6 @@ class TokenShards:
         self.directory = directory
         self.info = info
         self.codec = load_codec(directory)
-        if self.codec.centroids.shape != (info.centroids, info.dim):
-            raise MismatchedArtifactError(
-                f"{directory} has {len(self.codec.centroids)} centroids, expected {info.centroids}",
-                hint="rebuild the index",
-            )
         self.divided = divide(info.rows, info.shard_rows)
         self._shards = [self._map(shard) for shard in self.divided]
 
@@ -108,15 +102,10 @@ class TokenShards:
         codes, residuals, lengths = (self.directory / name for name in shard_files(shard.number))
         tokens = self.info.shard_tokens[shard.number]
         token_counts = load_npy(lengths, dtype=np.uint16, shape=(len(shard.rows),))
-        starts = np.concatenate([[0], np.cumsum(token_counts, dtype=np.int64)])
-        if starts[-1] != tokens:
-            raise MismatchedArtifactError(
-                f"{lengths} counts {starts[-1]} tokens, expected {tokens}", hint="rebuild the index"
-            )
         return _MappedShard(
             load_npy(codes, dtype=code_dtype(self.info.centroids).type, shape=(tokens,)),
             load_npy(residuals, dtype=np.uint8, shape=(tokens, self.codec.packed_bytes)),
-            starts,
+            np.concatenate([[0], np.cumsum(token_counts, dtype=np.int64)]),
         )
 
     def __len__(self) -> int:

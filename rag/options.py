@@ -30,7 +30,9 @@ class OpenOptions(TypedDict, total=False):
     precision: Precision
 
 
-class _CorpusFields(TypedDict, total=False):
+class IndexOptions(TypedDict, total=False):
+    """Fields of `CorpusOptions`, `EncoderOptions` and `BuildSettings`."""
+
     id_field: str | None
     title_field: str | None
     text_field: str | None
@@ -43,18 +45,12 @@ class _CorpusFields(TypedDict, total=False):
     language: str
     max_tokens: int
 
-
-class _EncoderFields(TypedDict, total=False):
     pooling: Literal["auto", "cls", "mean", "lasttoken"]
     normalize: bool | None
     max_length: int | None
     query_prefix: str | None
     passage_prefix: str | None
     layout: str | None
-
-
-class IndexOptions(_CorpusFields, _EncoderFields, total=False):
-    """Fields of `CorpusOptions`, `EncoderOptions` and `BuildSettings`."""
 
     index_type: str
     shard_rows: int

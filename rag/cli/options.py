@@ -178,16 +178,17 @@ def _type_on_the_line(kind: object) -> tuple[Any, Parameter]:
     if origin is list or (origin is tuple and item == (Path,)):
         return list[str] | None, REPEATABLE
     if origin in (tuple, Sequence) and item[0] in (int, str):
-        return Any, Parameter(converter=_read_list, n_tokens=1, metavar="A,B,…")
-    return Any, Parameter(converter=_read_scalar, n_tokens=1, metavar="YAML")
+        return Any, _read_as("[{}]", "A,B,…")
+    return Any, _read_as("{}", "YAML")
 
 
-def _read_list(kind: object, tokens: Sequence[Token]) -> object:
-    return parse_scalar(f"[{tokens[0].value}]")
+def _read_as(template: str, metavar: str) -> Parameter:
+    """An option whose word, in a template, is read as YAML."""
 
+    def read(kind: object, tokens: Sequence[Token]) -> object:
+        return parse_scalar(template.format(tokens[0].value))
 
-def _read_scalar(kind: object, tokens: Sequence[Token]) -> object:
-    return parse_scalar(tokens[0].value)
+    return Parameter(converter=read, n_tokens=1, metavar=metavar)
 
 
 def documented(subject: object) -> dict[str, str]:

@@ -115,13 +115,25 @@ def evaluate_claims(
         "system": dict(system.identity),
     }
     with directory_lock(folder):
-        if not runner.check_folder(folder, header):
-            clean_directory(folder)
-            _judge_all(system, chosen, choices, folder, settings, header)
-            _write_predictions(folder)
-            figures = _figures(folder / runner.RECORDS_NAME, settings)
-            figures["notes"] += _notes(system, chosen, folder)
-            runner.finish(folder, {**header, **figures}, command)
+        if runner.check_folder(folder, header):
+            return
+        clean_directory(folder)
+        journal = runner.open_journal(folder)
+        unjudged = journal.unanswered(iter(chosen))
+        done = len(journal.answered)
+        with (
+            disk_errors(journal.path),
+            Progress(len(chosen), "claims", "evaluate", initial=done) as bar,
+        ):
+            while batch := list(islice(unjudged, settings.batch_size)):
+                runner.write_state(folder, header)
+                journal.append(_judge(system, batch, choices, settings))
+                bar.update(len(batch))
+            journal.finish(folder / runner.RECORDS_NAME, [claim.id for claim in chosen])
+        _write_predictions(folder)
+        figures = _figures(folder / runner.RECORDS_NAME, settings)
+        figures["notes"] += _notes(system, chosen, folder)
+        runner.finish(folder, {**header, **figures}, command)
 
 
 def label_choices(claims: Iterable[Claim]) -> dict[str, list[ClaimLabel]]:
@@ -155,33 +167,20 @@ def set_of(claim: Claim) -> str:
     return str(claim.meta.get("set", ""))
 
 
-def _judge_all(
+def _judge(
     system: ClaimSystem,
     claims: Sequence[Claim],
     choices: Mapping[str, Sequence[ClaimLabel]],
-    folder: Path,
     settings: EvaluationSettings,
-    header: Mapping[str, Any],
-) -> None:
-    """Append the records of all claims that have none yet."""
-    journal = runner.open_journal(folder)
-    unjudged = journal.unanswered(iter(claims))
-    done = len(journal.answered)
-    with (
-        disk_errors(journal.path),
-        Progress(len(claims), "claims", "evaluate", initial=done) as bar,
-    ):
-        while batch := list(islice(unjudged, settings.batch_size)):
-            runner.write_state(folder, header)
-            records = []
-            for claim, verdict in zip(batch, system.judge(batch), strict=True):
-                shares_ms = runner.shares_of(verdict.timings_ms, len(batch))
-                extra = {"groups": field_values(claim, settings.by), "timings_ms": shares_ms}
-                possible = choices.get(set_of(claim), VERDICT_LABELS)
-                records.append(_record(claim, verdict, possible, system.index, extra))
-            journal.append(records)
-            bar.update(len(batch))
-        journal.finish(folder / runner.RECORDS_NAME, [claim.id for claim in claims])
+) -> list[QuestionRecord]:
+    """The records of a batch of claims."""
+    records = []
+    for claim, verdict in zip(claims, system.judge(claims), strict=True):
+        shares_ms = runner.shares_of(verdict.timings_ms, len(claims))
+        extra = {"groups": field_values(claim, settings.by), "timings_ms": shares_ms}
+        possible = choices.get(set_of(claim), VERDICT_LABELS)
+        records.append(_record(claim, verdict, possible, system.index, extra))
+    return records
 
 
 def _record(

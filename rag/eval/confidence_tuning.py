@@ -107,9 +107,9 @@ def tune_confidence(
     first, none = np.clip(logit(np.array(chances)), -_MAX_LOGIT, _MAX_LOGIT).T
     right, empty = np.array(truth, dtype=bool).T
 
-    def fit(rows: Bool) -> Callable[[Bool], Float64]:
+    def fit(rows: Bool, others: Bool) -> Float64:
         shift, slope = fit_shift(first[rows], right[rows])
-        return lambda others: expit(shift + slope * first[others])
+        return expit(shift + slope * first[others])
 
     changes = {"questions": len(questions), "right": _shifted(old.right, first, right)}
     if old.absent is not None and empty.any():
@@ -174,9 +174,9 @@ def tune_language_model(
         )
     features = np.array(signs)
 
-    def fit(rows: Bool) -> Callable[[Bool], Float64]:
+    def fit(rows: Bool, others: Bool) -> Float64:
         fitted = _fit_signs(features[rows], right[rows])
-        return lambda others: np.array([chance(fitted, row) for row in features[others]])
+        return np.array([chance(fitted, row) for row in features[others]])
 
     fitted = _fit_signs(features, right)
     return _judged(fitted, np.array(confidences), right, ~is_answerable, fit)
@@ -191,23 +191,23 @@ def _judged(
     confidences: Float64,
     right: Bool,
     empty: Bool,
-    fit: Callable[[Bool], Callable[[Bool], Float64]],
+    fit: Callable[[Bool, Bool], Float64],
 ) -> ConfidenceTuning[Fitted]:
     """What a fit to all questions is worth, by fits to four fifths for the remaining fifth.
 
     Args:
         confidences: (n,) as they were.
         empty: (n,) questions that the corpus does not answer.
-        fit: rows (n,) → the fitted confidences of other rows.
+        fit: rows (n,) to be fitted to, and other rows (n,) → the confidences of these.
     """
     fold = np.arange(len(right)) % _FOLDS
     crossed = np.zeros(len(right))
     for held_out in range(_FOLDS):
-        crossed[fold == held_out] = fit(fold != held_out)(fold == held_out)
+        crossed[fold == held_out] = fit(fold != held_out, fold == held_out)
     before = measure_calibration(confidences, right)
     after = measure_calibration(crossed, right)
-    assert before is not None, "there are questions"
-    assert after is not None
+    assert before, "there are questions"
+    assert after
     curve = measure_trade_offs(crossed, right, empty)
     return ConfidenceTuning(
         fitted, len(right), int(empty.sum()), before["ece"], after["ece"], curve
@@ -241,10 +241,9 @@ def draw_questions(questions: str, settings: EvaluationSettings) -> list[Questio
         ConfigError: the questions are a test set.
     """
     check_selection_split(questions)
-    drawn = settings.draw(read_questions(questions))
     return [
         question
-        for question in drawn
+        for question in settings.draw(read_questions(questions))
         if question.answers or question.meta.get("verdict") != "wrong"
     ]
 
@@ -273,8 +272,8 @@ def fit_confidence(
             found = tune_language_model(pipeline, second, questions, settings)
             save_tuned(str(reader), out, found.fitted, found.n)
             return found
-        is_folder = isinstance(reader, str | Path | None)
-        if not is_folder or not isinstance(pipeline.reader, ExtractiveReader):
+        is_named = isinstance(reader, str | Path | None)
+        if not is_named or not isinstance(pipeline.reader, ExtractiveReader):
             raise ConfigError(
                 f"{reader} is a {type(pipeline.reader).__name__}, expected an extractive reader or "
                 "a language model",

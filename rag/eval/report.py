@@ -4,8 +4,9 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from itertools import chain
+from operator import itemgetter
 
-from rag.core.errors import ConfigError, MissingDependencyError
+from rag.core.errors import MissingDependencyError
 from rag.core.optional import require
 from rag.eval.compare import compare_evaluations, depth_of
 from rag.eval.figures import find_figure, main_figures
@@ -26,13 +27,10 @@ def render_report(evaluations: Sequence[Evaluation]) -> str:
             first.
 
     Raises:
-        ConfigError: no evaluation was given.
         MismatchedArtifactError: their question sets differ.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    if not evaluations:
-        raise ConfigError("there is no evaluation to report on")
     environment = Environment(
         loader=PackageLoader("rag.eval"),
         autoescape=True,
@@ -74,10 +72,10 @@ def draw_plots(evaluations: Sequence[Evaluation]) -> list[str]:
         curve = evaluation.metrics["curve"]
         calibration = evaluation.metrics["calibration"]
         if curve:
-            curves[evaluation.name] = [(point["k"], point["value"]) for point in curve]
+            curves[evaluation.name] = list(map(itemgetter("k", "value"), curve))
         if calibration:
-            points = [(group["confidence"], group["accuracy"]) for group in calibration["bins"]]
-            bins[evaluation.name] = points
+            points = map(itemgetter("confidence", "accuracy"), calibration["bins"])
+            bins[evaluation.name] = list(points)
     plots = []
     if curves:
         plots.append(_plot(curves, "Questions with an answer in the first k passages", "log"))
@@ -104,7 +102,8 @@ def _plot(lines: Mapping[str, _Points], title: str, scale: str) -> str:
     out = StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "report"}):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    return out.getvalue()[out.getvalue().index("<svg") :]
+    _, tag, rest = out.getvalue().partition("<svg")
+    return tag + rest
 
 
 def worst_records(records: Iterable[QuestionRecord], limit: int) -> list[QuestionRecord]:

@@ -57,20 +57,16 @@ def write_results(
     if filter is not None and not len(pipeline.index.select(filter)):
         get_logger(__name__).warning("no passage meets the filter: every list of hits is empty")
 
-    searched = _search_all(pipeline, questions, top_k, filter)
+    def searched() -> Iterator[tuple[Question, SearchResult]]:
+        for batch in in_batches(questions, _BATCH_SIZE, "questions", "retrieve"):
+            texts = [question.text for question in batch]
+            yield from zip(batch, pipeline.search(texts, top_k, filter=filter), strict=True)
+
     if suffix == "jsonl":
-        write_json_lines(out, (_paths_json(q, result.paths[:top_k]) for q, result in searched))
+        write_json_lines(out, (_paths_json(q, result.paths[:top_k]) for q, result in searched()))
     else:
         write = write_examples if suffix == "json" else write_run
-        write(out, (_as_example(question, result.passages) for question, result in searched))
-
-
-def _search_all(
-    pipeline: Pipeline, questions: Sequence[Question], top_k: int, filter: Filter | None
-) -> Iterator[tuple[Question, SearchResult]]:
-    for batch in in_batches(questions, _BATCH_SIZE, "questions", "retrieve"):
-        texts = [question.text for question in batch]
-        yield from zip(batch, pipeline.search(texts, top_k, filter=filter), strict=True)
+        write(out, (_as_example(question, result.passages) for question, result in searched()))
 
 
 def _paths_json(question: Question, paths: Paths) -> dict[str, Any]:

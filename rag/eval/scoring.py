@@ -80,7 +80,18 @@ def score_outcomes(
     asked_questions: Sequence[AskedQuestion], settings: EvaluationSettings
 ) -> list[QuestionRecord]:
     """Score a batch: a record per question."""
-    trec_figures = _trec_measures(asked_questions, settings)
+    rankings: dict[str, list[str]] = {}
+    qrels: dict[str, dict[str, int]] = {}
+    for asked in asked_questions:
+        question = asked.question
+        keys = gold_keys(question)[1]
+        # Gold passages that the reader gets are no ranking.
+        if keys and not settings.gold:
+            rankings[question.id] = list(dict.fromkeys(asked.keys_of(asked.retrieved)))
+            qrels[question.id] = {key: question.gold_grades.get(key, 1) for key in keys}
+    trec_figures = dict[str, dict[str, float]]()
+    if qrels:
+        trec_figures = trec_measures(rankings, qrels, settings.measures)
     records = []
     for asked in asked_questions:
         figures = {name: values.get(asked.question.id) for name, values in trec_figures.items()}
@@ -209,23 +220,6 @@ def _first_text(answers: AnswerSet, settings: EvaluationSettings) -> str | None:
     if settings.profile == "squad2" and is_refused:
         return ""
     return answers.text if answers.answers else None
-
-
-def _trec_measures(
-    asked_questions: Sequence[AskedQuestion], settings: EvaluationSettings
-) -> dict[str, dict[str, float]]:
-    """trec_eval measures of the questions that have gold passages, unless the reader gets these."""
-    if settings.gold:
-        return {}
-    rankings: dict[str, list[str]] = {}
-    qrels: dict[str, dict[str, int]] = {}
-    for asked in asked_questions:
-        question = asked.question
-        keys = gold_keys(question)[1]
-        if keys:
-            rankings[question.id] = list(dict.fromkeys(asked.keys_of(asked.retrieved)))
-            qrels[question.id] = {key: question.gold_grades.get(key, 1) for key in keys}
-    return trec_measures(rankings, qrels, settings.measures) if qrels else {}
 
 
 def _coverage(asked: AskedQuestion, settings: EvaluationSettings) -> dict[str, float]:

@@ -125,12 +125,10 @@ def _latency(stages: Mapping[str, list[float]]) -> dict[str, dict[str, float]]:
     """The times of each stage; none of results that another program found."""
     if not stages.keys() - {"total"}:
         return {}
-    return {stage: _percentiles(np.array(times)) for stage, times in stages.items()}
-
-
-def _percentiles(values: Float64) -> dict[str, float]:
-    figures = {"mean": float(values.mean())}
-    for percent in _LATENCY_PERCENTILES:
-        figures[f"p{percent}"] = float(np.percentile(values, percent))
-    figures["max"] = float(values.max())
-    return figures
+    latency = {}
+    for stage, times in stages.items():
+        figures = {"mean": float(np.mean(times))}
+        for percent in _LATENCY_PERCENTILES:
+            figures[f"p{percent}"] = float(np.percentile(times, percent))
+        latency[stage] = {**figures, "max": max(times)}
+    return latency

@@ -6,7 +6,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Protocol
@@ -111,8 +110,17 @@ def gold_system(
         lookup: passage id → passage, for the texts of gold ids; None: questions quote them.
         identity: of the pipeline that the reader belongs to; the reader's name by default.
     """
+
+    def find(question: Question, top_k: int) -> RankedPassages:
+        passages = gold_passages(question, lookup)
+        if not passages:
+            raise DataError(
+                f"question {question.id!r} comes without its gold passage",
+                hint="give a set that quotes its paragraphs (SQuAD, DPR's training JSON), or their index",
+            )
+        return [(Hit(-1, passage.id, 0.0), passage) for passage in passages]
+
     alone = {"reader": reader_name(reader), "index_version": ""}
-    find = partial(_gold, lookup=lookup)
     return System(identity or alone, reader, _search_nowhere, find)
 
 
@@ -138,16 +146,6 @@ def ask_all(
         if failures:
             raise failures[0]
         yield from zip(part, outcomes, strict=True)
-
-
-def _gold(question: Question, top_k: int, lookup: PassageLookup | None) -> RankedPassages:
-    passages = gold_passages(question, lookup)
-    if not passages:
-        raise DataError(
-            f"question {question.id!r} comes without its gold passage",
-            hint="give a set that quotes its paragraphs (SQuAD, DPR's training JSON), or their index",
-        )
-    return [(Hit(-1, passage.id, 0.0), passage) for passage in passages]
 
 
 def open_results(path: Path, lookup: PassageLookup | None) -> tuple[System, int]:
