@@ -18,6 +18,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rag.core.errors import ConfigError, did_you_mean
@@ -232,7 +233,7 @@ def load_settings(**values: object) -> ServeSettings:
         >>> load_settings(port=70000)
         Traceback (most recent call last):
         ...
-        rag.core.errors.ConfigError: server settings: port: Input should be less than or equal to 65535
+        rag.core.errors.ConfigError: server settings: port = '70000': Input should be less than or equal to 65535
           → settings come from flags and from RAG_SERVE_* in the environment
     """
     variables = {_PREFIX + name.upper() for name in ServeSettings.model_fields}
@@ -243,12 +244,17 @@ def load_settings(**values: object) -> ServeSettings:
     try:
         return ServeSettings(**values)  # type: ignore[arg-type]
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in problem['loc']) or 'together'}: "
-            f"{str(problem['msg']).removeprefix('Value error, ')}"
-            for problem in error.errors(include_input=False, include_url=False)
-        )
+        problems = "; ".join(map(_explain, error.errors(include_url=False)))
         raise ConfigError(
             f"server settings: {problems}",
             hint="settings come from flags and from RAG_SERVE_* in the environment",
         ) from None
+
+
+def _explain(problem: ErrorDetails) -> str:
+    """The setting with its value, and what is wrong."""
+    name = ".".join(map(str, problem["loc"])) or "together"
+    if problem["type"] != "value_error":
+        # The errors of this module state values themselves, but for keys.
+        name += f" = {str(problem['input'])!r:.80}"
+    return f"{name}: {problem['msg'].removeprefix('Value error, ')}"
