@@ -55,7 +55,6 @@ SPAN_TYPES = (
     "roberta",
     "roberta-prelayernorm",
     "roformer",
-    "squeezebert",
     "xlm-roberta",
     "xlm-roberta-xl",
 )
@@ -194,14 +193,17 @@ def load_question_answering(folder: Path, config: PreTrainedConfig) -> SpanModel
             dtype=torch.float32,
         )
     model: Any = network
-    if config.num_labels != 2:
+    is_modern = config.model_type == MODERNBERT
+    head = model.classifier if is_modern else model.qa_outputs
+    # The configuration may state another number: BART's class has two outputs in any case.
+    if head.out_features != 2:
         raise ArtifactError(
-            f"{folder} has {config.num_labels} outputs a token, expected a start and an end",
+            f"{folder} has {head.out_features} outputs a token, expected a start and an end",
             hint="use another, for example deepset/roberta-base-squad2",
         )
-    if config.model_type == MODERNBERT:
-        return SpanModel(model.model, model.classifier, transform=model.head).eval()
-    return SpanModel(model.base_model, model.qa_outputs).eval()
+    if is_modern:
+        return SpanModel(model.model, head, transform=model.head).eval()
+    return SpanModel(model.base_model, head).eval()
 
 
 def span_transform(config: PreTrainedConfig) -> ModernBertPredictionHead | None:

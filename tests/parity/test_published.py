@@ -187,7 +187,6 @@ _SPAN_SIZES: dict[str, dict[str, Any]] = {
     "mobilebert": {**_NARROW, "intra_bottleneck_size": 16, "true_hidden_size": 16},
     "rembert": {**_SIZES, "input_embedding_size": 16, "output_embedding_size": 16},
     "roformer": _NARROW,
-    "squeezebert": {**_SIZES, "embedding_size": 32},
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
-from transformers import DPRReader
+from transformers import BartForQuestionAnswering, DPRReader
 
 from rag.core.errors import ArtifactError
 from rag.joint.fillers import MaskedReader
@@ -20,7 +20,8 @@ from tests.published import published_dpr, published_encoder, published_seq2seq
 from tests.support.files import change_json, write_modules
 from tests.support.messages import refusal
 from tests.tiny_causal import causal_folder
-from tests.tiny_reader import tiny_encoder
+from tests.tiny_generator import tiny_seq2seq
+from tests.tiny_reader import tiny_encoder, tiny_tokenizer
 
 Make = Callable[[Path], Path]
 
@@ -86,6 +87,14 @@ def test_missing_weights_are_refused_by_number_and_name(
         load(folder)
 
 
+def bart_reader(folder: Path) -> Path:
+    """As published: with three labels, which BART's class passes over."""
+    BartForQuestionAnswering(tiny_seq2seq("bart").config).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    change_json(folder / "config.json", id2label=dict(enumerate("abc")))
+    return folder
+
+
 def undefined(folder: Path) -> Path:
     """A reader with one weight that is NaN."""
     file = ANSWERING(folder) / "model.safetensors"
@@ -111,6 +120,7 @@ def test_readers_of_no_numbers_and_of_other_outputs_are_refused(make: Make, tmp_
         (of_task("mpnet-base", "ModelForMaskedLM"), encode),
         (JUDGING, encode),
         (ANSWERING, mask),
+        (bart_reader, open_reader),
         (causal_folder, open_reader),
     ],
 )
