@@ -307,8 +307,8 @@ def _write_predictions(folder: Path) -> None:
         evidence = [[fever_title(title), number] for title, number in record.sentences]
         label = _FEVER_LABELS.get(record.prediction or "", "NOT ENOUGH INFO")
         identifier: str | int = record.id
-        if record.id.isdecimal():
-            # FEVER's ids are numbers.
+        if record.id.isdecimal() and record.id == str(int(record.id)):
+            # FEVER's ids are numbers; "007" is none.
             identifier = int(record.id)
         lines.append({"id": identifier, "predicted_label": label, "predicted_evidence": evidence})
     write_json_lines(folder / PREDICTIONS_NAME, lines)

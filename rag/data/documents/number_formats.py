@@ -1,6 +1,7 @@
 """Numbers and dates of spreadsheets as a sheet shows them, by the format of their cell."""
 
 import datetime
+import operator
 import re
 from decimal import ROUND_HALF_UP, Context, Decimal
 
@@ -10,7 +11,16 @@ _DATE_TOKEN = re.compile(rf"\[(?:h+|m+|s+)\]|{_LITERAL}|AM/PM|y+|m+|d+|h+|s+|.",
 # Of a section, outside of quotes.
 _END = re.compile(r';(?=(?:[^"]*"[^"]*")*[^"]*$)')
 _PATTERN = re.compile(r"\.?[0#?]")
-_CONDITION = re.compile(r"\[[<>=]")
+_GROUP = re.compile("[0#]+")  # of the digits of a telephone number
+_CONDITION = re.compile(r"\[(?P<sign>[<>=]+)(?P<bound>-?[\d.]+)\]")
+_HOLDS = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+    "<>": operator.ne,
+}
 _COLOUR = re.compile(r"\[[A-Za-z]")
 _TIME = re.compile(r"[\s_]*h.*", re.IGNORECASE)
 # The least number that is not written with all its digits.
@@ -39,12 +49,14 @@ _SECONDS_OF_UNIT = {"h": 3600, "m": 60, "s": 1}
 def format_value(value: object, number_format: str = "General") -> str:
     """The text of a cell's value.
 
-    Formats with conditions, fractions or powers of ten are not followed, midnight is left out, and
+    Fractions, powers of ten and sections of words alone are not followed, midnight is left out, and
     dates in the format of the reader's country are written as 2024-05-31.
 
     Example:
         >>> format_value(0.256, "0.0%"), format_value(1234.5, '#,##0.00 "€"')
         ('25.6%', '1,234.50 €')
+        >>> format_value(4155550123, "[<=9999999]###-####;(###) ###-####")
+        '(415) 555-0123'
         >>> format_value(datetime.datetime(2024, 5, 31), "d mmmm yyyy")
         '31 May 2024'
         >>> format_value(datetime.timedelta(hours=26, minutes=30), "[h]:mm")
@@ -68,8 +80,11 @@ def _number(value: float, number_format: str) -> str:
     general = f"{value:.12g}" if isinstance(value, float) else str(value)
     sections = _END.split(number_format)
     section = sections[0]
-    has_own_sign = value < 0 and len(sections) > 1
-    if has_own_sign:
+    has_own_sign = False
+    if _CONDITION.search(section):
+        section = _fitting(value, sections)
+    elif value < 0 and len(sections) > 1:
+        has_own_sign = True
         section = sections[1]
     elif value == 0 and len(sections) > 2:
         section = sections[2]
@@ -77,26 +92,44 @@ def _number(value: float, number_format: str) -> str:
         return ""
     tokens = _TOKEN.findall(section)
     patterns = [token for token in tokens if token == "General" or _PATTERN.match(token)]
-    has_condition = any(map(_CONDITION.match, tokens))
-    if len(patterns) != 1 or has_condition or abs(value) >= _TOO_LARGE:
+    if not patterns or abs(value) >= _TOO_LARGE:
         return general
     amount = abs(Decimal(repr(value)))
     if "%" in tokens:
         amount = amount.scaleb(2)
-    parts: list[str] = []
-    for token in tokens:
-        if token == "General":
-            parts.append(general.lstrip("-"))
-        elif token == patterns[0]:
-            parts.append(_digits(amount, token))
-        else:
-            parts.append(_literal(token))
+    digits = [general.lstrip("-")]
+    if len(patterns) > 1:
+        if amount % 1 or not all(map(_GROUP.fullmatch, patterns)) or {"/", "E"} & {*tokens}:
+            return general
+        digits = _groups(amount, patterns)
+    elif patterns[0] != "General":
+        digits = [_digits(amount, patterns[0])]
+    parts = [digits.pop(0) if token in patterns else _literal(token) for token in tokens]
     text = "".join(parts).strip()
     if _COLOUR.search(section) and not re.search("[-(]", text):
         # A sheet shows these in red, without a sign.
         has_own_sign = False
     is_negative = value < 0 and not has_own_sign and re.search("[1-9]", text) is not None
     return f"-{text}" if is_negative else text
+
+
+def _fitting(value: float, sections: list[str]) -> str:
+    """The first section whose condition a number meets, or that has none; "General" without such."""
+    for section in sections:
+        condition = _CONDITION.search(section)
+        if condition is None or _HOLDS[condition["sign"]](value, float(condition["bound"])):
+            return section
+    return "General"
+
+
+def _groups(amount: Decimal, patterns: list[str]) -> list[str]:
+    """The digits of a whole number, in groups of the patterns' lengths from the last one on."""
+    digits = f"{amount:f}".partition(".")[0].zfill("".join(patterns).count("0"))
+    groups: list[str] = []
+    for pattern in reversed(patterns[1:]):
+        groups.insert(0, digits[-len(pattern) :])
+        digits = digits[: -len(pattern)]
+    return [digits, *groups]
 
 
 def _literal(token: str) -> str:

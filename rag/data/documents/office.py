@@ -285,9 +285,12 @@ def _text(element: Any) -> str:
         ancestors = {ancestor.tag for ancestor in node.iterancestors()}
         run = node.getparent()
         if ancestors.isdisjoint(_REPLACED) and not _is_hidden(run):
-            alignment = _value(run.find(f"{_W}rPr"), "vertAlign")
+            style = run.find(f"{_W}rPr")
+            # LibreOffice raises some exponents by so many half points.
+            is_raised = _value(style, "position").startswith(tuple("123456789"))
+            is_raised = is_raised or _value(style, "vertAlign") == "superscript"
             text = _TEXT_OF.get(node.tag) or node.text or _symbol(node)
-            runs.append((text, alignment == "superscript"))
+            runs.append((text, is_raised))
     return with_exponents(runs)
 
 

@@ -27,6 +27,17 @@ from rag.data.files.fields import listed_names
 _HYPHENS = "\x02\ufffe"
 # At the end of a page PDFium sees no next line, and may leave the hyphen as it is.
 _HYPHEN_OF_PAGE = re.compile(rf"(?:[{_HYPHENS}]|(?<=[^\W\d_])-)\Z")
+_HYPHENATED = re.compile(rf"([\w-]*)[{_HYPHENS}]\s*?({PAGE_BREAK}?)\s*([\w-]*)")
+_WORDS = re.compile(r"[\w-]+")
+# Two parts around a hyphen that belongs to their word.
+_COMPOUND = re.compile(
+    r"""-                                  # an option
+    |.*[-\d_].*\x02|.*\x02(?:\d|.*-\w)    # with a number, or of three parts
+    |(?![A-Z]{3,}\x02[A-Z]+\Z).*(?:[A-Z]\x02|\x02[A-Z])  # with a capital, in text without
+    |[a-z]\x02                           # with a letter alone
+    """,
+    re.VERBOSE,
+)
 # Dots that lead to the page number in a table of contents.
 _LEADERS = re.compile(r"(?:[.·…_] ?){4,}[\divxlcIVXLC]+\s*\Z|(?:[.·…] ?){8,}\Z")
 _PAGE_NUMBER = re.compile(
@@ -38,7 +49,10 @@ _ENDS_IN_NUMBER = re.compile(r"\D\s*\b(?:\d{1,3}|1[0-4]\d\d|[ivxlc]+)\s*\Z")
 _LAST_NUMBER = re.compile(r"\d+\s*\Z")
 # Entries that make a page a table of contents.
 _MIN_ENTRIES = 8
-_ENTRY = re.compile(r"([•▪◦‣●○■□–\-*·]|\(?\d{1,3}[.)]|\(?[a-z]\))\s+(?=\S)")
+# LibreOffice leaves no blank behind a number of two digits.
+_ENTRY = re.compile(
+    r"([•▪◦‣●○■□–\-*·]|\(?\d{1,3}[.)]|\(?[a-z]\))(?:\s+(?=\S)|(?<=\d\d[.)])(?=[^\W\d_]{2}))"
+)
 _SENTENCE_ENDS = ".:;!?"
 # The share of a page's height, above and below, in which running heads and feet stand.
 _MARGIN = 0.12
@@ -103,7 +117,8 @@ def pdf(data: bytes) -> Content:
     title = stated_title(document.get_metadata_value("Title"))
     if not title:
         title = _title_by_size(lines)
-    return Content(title, list(_pieces(lines, labels)), notes, scanned=scanned)
+    pieces = _without_hyphenation(list(_pieces(lines, labels)))
+    return Content(title, pieces, notes, scanned=scanned)
 
 
 def number_of_page(path: Path, label: str) -> int:
@@ -314,10 +329,10 @@ def _text_piece(block: Sequence[Line], labels: Sequence[str]) -> Piece:
         separator = " "
         if line.page != pages[-1]:
             pages.append(line.page)
-            text, is_hyphenated = _HYPHEN_OF_PAGE.subn("", text)
+            text, is_hyphenated = _HYPHEN_OF_PAGE.subn(_HYPHENS[0], text)
             separator = PAGE_BREAK if is_hyphenated else f" {PAGE_BREAK}"
         text += separator + line.text.replace(PAGE_BREAK, " ").strip()
-    text = re.sub(f"[{_HYPHENS}]\\s*", "", text.lstrip())
+    text = text.lstrip()
     on_pages = tuple(labels[page] for page in pages)
     if block[0].level:
         return Piece("heading", text, block[0].level, on_pages)
@@ -326,6 +341,26 @@ def _text_piece(block: Sequence[Line], labels: Sequence[str]) -> Piece:
         mark = entry[1] if entry[1][-1] in ".)" else "•"
         return Piece("item", f"{mark} {text[entry.end() :]}", pages=on_pages)
     return Piece("paragraph", text, pages=on_pages)
+
+
+def _without_hyphenation(pieces: Sequence[Piece]) -> list[Piece]:
+    """Join the words that hyphens part at the ends of lines; hyphens of words stay, as in ISO-8601.
+
+    How the document spells a word elsewhere decides, else what stands around the hyphen.
+    """
+    words = set[str]()
+    for piece in pieces:
+        words.update(_WORDS.findall(piece.text.lower()))
+
+    def join(match: re.Match[str]) -> str:
+        before, page_break, after = match.groups()
+        is_kept = f"{before}-{after}".lower() in words
+        if is_kept == (f"{before}{after}".lower() in words):
+            is_kept = _COMPOUND.match(f"{before}\x02{after}") is not None
+        hyphen = "-" if is_kept else ""
+        return f"{before}{hyphen}{page_break}{after}"
+
+    return [replace(piece, text=_HYPHENATED.sub(join, piece.text)) for piece in pieces]
 
 
 def _mark_outline(lines: Sequence[Line], outline: Sequence[_OutlineEntry]) -> int:

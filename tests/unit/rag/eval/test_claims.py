@@ -24,7 +24,7 @@ FEVER = [
     (2, "REFUTES", "The Danube never ends in the Black Sea.", [[["Danube", 0], ["Danube", 1]]]),
     (3, "SUPPORTS", "The Rhine reaches Basel.", [[["Rhine_-LRB-river-RRB-", 1]], [["Basel", 2]]]),
     (4, "NOT ENOUGH INFO", "Munich hosts many beer festivals each autumn.", [[[None, None]]]),
-    (5, "REFUTES", "Ulm is a town.", [[["Paris", 4]]]),
+    ("005", "REFUTES", "Ulm is a town.", [[["Paris", 4]]]),
 ]  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def test_figures_over_what_is_found(pipeline: Pipeline, tmp_path: Path) -> None:
     result = rag.evaluate(pipeline, claims=fever_file(tmp_path), out=out)
     figures = {name: figure.value for name, figure in result.figures.items()}
     predicted = list(json_records(out / "predictions.fever.jsonl"))
-    assert [line["id"] for line in predicted] == [1, 2, 3, 4, 5]
+    assert [line["id"] for line in predicted] == [1, 2, 3, 4, "005"]
     labels = [line["predicted_label"] for line in predicted]
     assert labels == ["SUPPORTS", "REFUTES", "SUPPORTS", "NOT ENOUGH INFO", "SUPPORTS"]
     assert predicted[2]["predicted_evidence"][0] == ["Rhine_-LRB-river-RRB-", 1]
@@ -65,7 +65,7 @@ def test_figures_over_what_is_found(pipeline: Pipeline, tmp_path: Path) -> None:
     assert figures["evidence_recall"] == pytest.approx(0.5)
     assert result.figures["macro_f1"].n == 5
     assert "Label accuracy" in str(result)
-    assert "1 of 5 claims, such as '5', names articles that are not in this index" in str(result)
+    assert "1 of 5 claims, such as '005', names articles that are not in this index" in str(result)
     assert "FEVER score" in (out / "report.html").read_text(encoding="utf-8")
     assert result.metrics["calibration"]["n"] == 5
     assert "judge" in result.metrics["latency_ms"]

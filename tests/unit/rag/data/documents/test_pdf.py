@@ -68,9 +68,30 @@ def test_a_block_of_a_pdf_that_goes_on_over_pages_knows_where_each_begins() -> N
     )
 
 
+def test_hyphens_at_the_ends_of_lines_are_those_of_words_or_of_syllables() -> None:
+    """By how the document spells a word elsewhere, else by what stands around the hyphen."""
+    pages = [
+        page(
+            "It is read by the set-", "tings of ISO-", "8601, and by --dry-", "run for the multi-"
+        ),
+        page("part form of a co-", "operative X-", "ray. So co-operative, for coopera-", "tion."),
+    ]
+    assert of(make.pdf(pages), "a.pdf") == [
+        "paragraph: It is read by the settings of ISO-8601, and by --dry-run for the multipart "
+        "form of a co-operative X-ray. So co-operative, for cooperation."
+    ]
+
+
 def test_entries_of_a_list_stay_apart_where_a_page_ends() -> None:
     pages = [page("a) the first entry"), page("b) the second entry")]
     assert of(make.pdf(pages), "a.pdf") == ["item: a) the first entry", "item: b) the second entry"]
+
+
+def test_entries_with_numbers_of_two_digits_may_have_no_blank() -> None:
+    entries = of(
+        make.pdf([page("9. start of day", "10.weekday", "2 of the week", "11.now")]), "a.pdf"
+    )
+    assert entries == ["item: 9. start of day", "item: 10. weekday 2 of the week", "item: 11. now"]
 
 
 def test_labels_that_pages_share_are_numbers_instead() -> None:
