@@ -120,9 +120,19 @@ def dpr_reader(folder: Path) -> Path:
     return folder
 
 
-def splade(folder: Path) -> Path:
-    TINY.bert(folder)
-    write_modules(folder, "MLMTransformer", "SpladePooling")
+def of_modules(*kinds: str) -> Maker:
+    """A folder of sentence-transformers or PyLate that lists these modules."""
+
+    def make(folder: Path) -> Path:
+        TINY.bert(folder)
+        write_modules(folder, *kinds)
+        return folder
+
+    return make
+
+
+def adapter(folder: Path) -> Path:
+    write_json(folder / "adapter_config.json", {"peft_type": "LORA"})
     return folder
 
 
@@ -176,7 +186,9 @@ MAKERS: dict[str, Maker] = {
     ),
     "Qwen/Qwen2.5-1.5B-Instruct": causal_folder,
     "colbert-ir/colbertv2.0": plain(architectures=["HF_ColBERT"]),
-    "SPLADE": splade,
+    "lightonai/GTE-ModernColBERT-v1": of_modules("Transformer", "Dense"),
+    "adapters": adapter,
+    "SPLADE": of_modules("MLMTransformer", "SpladePooling"),
     "jinaai/jina-embeddings-v3": plain(model_type="jina", auto_map={"AutoModel": "a/b--c.D"}),
     "cross-encoders that read a chat template": chat_cross_encoder,
     "google/realm-orqa-nq-openqa": plain(model_type="realm"),
