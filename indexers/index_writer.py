@@ -433,9 +433,20 @@ class _IndexWriter:
                 # Of the interrupted run, which has read the documents.
                 self.report.notes = self.ledger.state.notes
                 return
-            output = _store(documents, folder)
+            with (
+                writing_passages(folder) as writer,
+                writing_documents(folder) as add_document,
+                Progress(None, "passages", "store") as progress,
+            ):
+                for put in documents:
+                    writer.add_many(put.passages)
+                    add_document(put)
+                    progress.update(len(put.passages))
+                if not len(writer):
+                    what = "there are no passages to index"
+                    raise DataError(what, hint="check the corpus and the split settings")
             self.ledger.state.notes = list(self.content.notes())
-            self.ledger.finish("passages", output)
+            self.ledger.finish("passages", {"count": len(writer), "sha256": writer.digest})
             return
         passages = chain.from_iterable(put.passages for put in documents)
         count, sha256 = passages_digest(passages)
@@ -628,24 +639,6 @@ def _without_groups(put: Put) -> tuple[Put, Groups]:
             passage = replace(passage, metadata=tuple(metadata.items()))
         passages.append(passage)
     return (replace(put, passages=passages) if groups else put), groups
-
-
-def _store(documents: Iterable[Put], directory: Path) -> dict[str, Any]:
-    """Write passages and documents; returns the number of passages and their digest."""
-    with (
-        writing_passages(directory) as writer,
-        writing_documents(directory) as add_document,
-        Progress(None, "passages", "store") as progress,
-    ):
-        for put in documents:
-            writer.add_many(put.passages)
-            add_document(put)
-            progress.update(len(put.passages))
-        if not len(writer):
-            raise DataError(
-                "there are no passages to index", hint="check the corpus and the split settings"
-            )
-    return {"count": len(writer), "sha256": writer.digest}
 
 
 def _names_of(stages: Collection[StageName]) -> str:

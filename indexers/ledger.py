@@ -94,8 +94,19 @@ class BuildLedger:
             self.existing = Manifest.read(directory)
             self.state.encoder = self.existing.encoder
             self.reuse_from(directory / self.existing.data, self.existing.stages)
-        if (self.folder / _STATE_NAME).exists():
-            self._continue()
+        path = self.folder / _STATE_NAME
+        if not path.exists():
+            return
+        try:
+            self.state = BuildState.model_validate(read_json(path))
+        except (DataError, ValidationError) as error:
+            raise ArtifactError(f"{path} is damaged", hint=f"delete {self.folder}") from error
+        # Stages that cannot be continued begin again.
+        for name, stage in list(self.state.stages.items()):
+            has_shards = name in _RESUMED and any((self.folder / name).glob("[!.]*"))
+            is_read_again = is_update and name == "passages"
+            if not has_shards and (is_read_again or not stage.output):
+                del self.state.stages[name]
 
     def _clean_up(self, overwrites: bool) -> None:
         """Finish or undo what a killed build left."""
@@ -116,20 +127,6 @@ class BuildLedger:
                 shutil.rmtree(self.directory / name, ignore_errors=True)
         if has_manifest:
             remove_unused(self.directory)
-
-    def _continue(self) -> None:
-        """Load the state of an interrupted build; forget stages that cannot be continued."""
-        path = self.folder / _STATE_NAME
-        try:
-            self.state = BuildState.model_validate(read_json(path))
-        except (DataError, ValidationError) as error:
-            raise ArtifactError(f"{path} is damaged", hint=f"delete {self.folder}") from error
-
-        for name, stage in list(self.state.stages.items()):
-            has_shards = name in _RESUMED and any((self.folder / name).glob("[!.]*"))
-            is_read_again = self.is_update and name == "passages"
-            if not has_shards and (is_read_again or not stage.output):
-                del self.state.stages[name]
 
     def reuse_from(self, data: Path, stages: Mapping[StageName, Stage]) -> None:
         """Offer finished stages of a version; those whose inputs turn out equal are taken over.
@@ -220,8 +217,13 @@ class BuildLedger:
             extra_keys: further keys of the manifest.
         """
         for name in settings.stages:
-            if name not in self.state.stages:
-                self._link_reusable(name)
+            if name in self.state.stages:
+                continue
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            for relative in self._reusable[name].files:
+                (self.folder / relative).parent.mkdir(parents=True, exist_ok=True)
+                link_or_copy(self._reusable_dir / relative, self.folder / relative)
+            self._record(name, self._reusable[name])
         stages = {name: self.state.stages[name] for name in settings.stages}
         checksums = {name: stage.model_dump()["files"] for name, stage in stages.items()}
         manifest = Manifest(
@@ -246,14 +248,6 @@ class BuildLedger:
         manifest.write(self.directory)
         remove_unused(self.directory)
         return manifest
-
-    def _link_reusable(self, name: StageName) -> None:
-        stage = self._reusable[name]
-        shutil.rmtree(self.folder / name, ignore_errors=True)
-        for relative in stage.files:
-            (self.folder / relative).parent.mkdir(parents=True, exist_ok=True)
-            link_or_copy(self._reusable_dir / relative, self.folder / relative)
-        self._record(name, stage)
 
 
 def _version_of(stages: Mapping[StageName, Stage]) -> str:

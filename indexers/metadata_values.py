@@ -86,6 +86,11 @@ class PassageFilters:
         return Selection(mask)
 
     def _matches(self, condition: Condition, allowed: Selection | None) -> Bool:
+        """Which passages (N,) have a value that meets a condition.
+
+        Raises:
+            FilterError: none has its field, or a bound cannot be compared with any value.
+        """
         name = condition.field
         if name == "document":
             return self._of_documents(condition)
@@ -96,14 +101,18 @@ class PassageFilters:
             values = _values_of_rows(values, allowed)
             if paths is not None and paths.take(allowed.rows).null_count == len(allowed):
                 paths = None
-        matches: Bool | None = None
         if name != "path":
-            matches = _passages_that_meet(condition, values, len(self._passages))
+            of_field = values.filter(pc.equal(values["field"], name)).combine_chunks()
+            if len(of_field):
+                matching = of_field.filter(condition.matches(of_field))
+                # A passage matches if more runs with a match have begun than ended.
+                changes = np.zeros(len(self._passages) + 1, np.int64)
+                np.add.at(changes, np.asarray(matching["start"]), 1)
+                np.subtract.at(changes, np.asarray(matching["stop"]), 1)
+                return changes[:-1].cumsum() > 0
         elif paths is not None:
             matching = condition.match_paths(pc.unique(paths).drop_null().to_pylist())
-            matches = np.asarray(pc.is_in(paths, pa.array(matching, paths.type)))
-        if matches is not None:
-            return matches
+            return np.asarray(pc.is_in(paths, pa.array(matching, paths.type)))
         fields = ["document"] if paths is None else ["path", "document"]
         fields += pc.unique(values["field"]).to_pylist()
         raise FilterError(
@@ -134,20 +143,3 @@ def _values_of_rows(values: pa.Table, selected: Selection) -> pa.Table:
     counts = np.concatenate([[0], np.cumsum(selected.mask)])
     n_selected = counts[np.asarray(values["stop"])] - counts[np.asarray(values["start"])]
     return values.filter(pa.array(n_selected > 0))
-
-
-def _passages_that_meet(condition: Condition, values: pa.Table, passages: int) -> Bool | None:
-    """Which passages have a value that meets a condition; None if none has its field.
-
-    Raises:
-        FilterError: a bound cannot be compared with any value.
-    """
-    values = values.filter(pc.equal(values["field"], condition.field)).combine_chunks()
-    if not len(values):
-        return None
-    matching = values.filter(condition.matches(values))
-    # A passage matches if more runs with a match have begun than ended.
-    changes = np.zeros(passages + 1, np.int64)
-    np.add.at(changes, np.asarray(matching["start"]), 1)
-    np.subtract.at(changes, np.asarray(matching["stop"]), 1)
-    return changes[:-1].cumsum() > 0

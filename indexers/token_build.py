@@ -103,7 +103,8 @@ def build_tokens(
         build.start_over()
         info = build.compress()
     entries = build.list_passages(info.centroids)
-    build.remove_sample()
+    for name in (_SAMPLE_ROWS_NAME, _SAMPLE_NAME):
+        (directory / name).unlink(missing_ok=True)
     return info.model_copy(update={"list_entries": entries})
 
 
@@ -256,11 +257,6 @@ class _Build:
         values = load_npy(self.directory / _SAMPLE_NAME, dtype=np.float16)
         parts = np.split(values, np.cumsum(lengths)[:-1])
         return dict(zip(rows.tolist(), parts, strict=True))
-
-    def remove_sample(self) -> None:
-        """Remove what only the build needs."""
-        for name in (_SAMPLE_ROWS_NAME, _SAMPLE_NAME):
-            (self.directory / name).unlink(missing_ok=True)
 
     def _write_shards(self, codec: TokenCodec) -> None:
         """Write the shards that are missing: taken over as files, or block by block."""

@@ -172,8 +172,14 @@ def _run(
             if isinstance(step, Finish):
                 finished[n] = step.answers
             elif isinstance(step, Search):
-                _check_queries(policy, step.queries)
-                searches += [(n, query) for query in step.queries]
+                for query in step.queries:
+                    fault = fault_of_question(query)
+                    if fault:
+                        raise ConfigError(
+                            f"a query of {type(policy).__name__} {fault}",
+                            hint="search for words in Unicode",
+                        )
+                    searches.append((n, query))
             elif isinstance(step, Read):
                 readings += [(n, result) for result in step.searches]
         if searches:
@@ -196,15 +202,6 @@ def _run(
         f"{type(policy).__name__} gave no answer in {MAX_STEPS} steps",
         hint="return Finish once there are answers",
     )
-
-
-def _check_queries(policy: Policy, queries: Sequence[str]) -> None:
-    for query in queries:
-        fault = fault_of_question(query)
-        if fault:
-            raise ConfigError(
-                f"a query of {type(policy).__name__} {fault}", hint="search for words in Unicode"
-            )
 
 
 def _read(

@@ -92,17 +92,7 @@ class Corpus:
         Args:
             stored: the documents of the index; None if there is no index yet.
         """
-        folder_groups = dict[str, Groups]()
-        return Content(
-            self._changes(stored, folder_groups),
-            source=self._describe(),
-            language=self.cutter.reading.language,
-            folder_groups=folder_groups,
-            notes=self._report.left_out,
-        )
-
-    def _describe(self) -> dict[str, object]:
-        """What identifies the passages before they are read."""
+        # What identifies the passages before they are read.
         files = []
         for source in self._sources:
             entry = {"name": source.path, "format": source.format}
@@ -116,7 +106,14 @@ class Corpus:
         # The size of sections is decided by the encoder, and records have none.
         if not any(source.format == DOCUMENTS for source in self._sources):
             del options["max_tokens"]
-        return {"files": files, "options": options}
+        folder_groups = dict[str, Groups]()
+        return Content(
+            self._changes(stored, folder_groups),
+            source={"files": files, "options": options},
+            language=self.cutter.reading.language,
+            folder_groups=folder_groups,
+            notes=self._report.left_out,
+        )
 
     def texts(self) -> Iterator[str]:
         """The texts of passages, as they are read, for a look at the beginning of the corpus."""

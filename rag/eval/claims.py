@@ -326,28 +326,23 @@ def _notes(system: ClaimSystem, claims: Sequence[Claim], folder: Path) -> list[s
             f"{unjudged[0]}"
         )
     if system.index is not None:
-        missing = _claims_without_articles(system.index, claims)
+        index = system.index
+        titles = CorpusTexts(index.passages, of=attrgetter("title"))
+
+        def is_here(article: str) -> bool:
+            is_passage = index.passages.row_of(article) is not None
+            return is_passage or article in titles or index.documents.row_of(article) is not None
+
+        missing = []
+        for claim in claims:
+            article_sets = [
+                {sentence.article for sentence in gold_set} - {""} for gold_set in claim.gold_sets
+            ]
+            if article_sets and not any(all(map(is_here, articles)) for articles in article_sets):
+                missing.append(claim.id)
         if missing:
             notes.append(
                 f"the evidence of {len(missing):,} of {len(claims):,} claims, such as "
                 f"{missing[0]!r}, names articles that are not in this index, and counts as not found"
             )
     return notes
-
-
-def _claims_without_articles(index: Index, claims: Sequence[Claim]) -> list[str]:
-    """Ids of the claims whose gold sets all name an article that the index lacks."""
-    titles = CorpusTexts(index.passages, of=attrgetter("title"))
-
-    def is_here(article: str) -> bool:
-        is_passage = index.passages.row_of(article) is not None
-        return is_passage or article in titles or index.documents.row_of(article) is not None
-
-    missing = []
-    for claim in claims:
-        article_sets = [
-            {sentence.article for sentence in gold_set} - {""} for gold_set in claim.gold_sets
-        ]
-        if article_sets and not any(all(map(is_here, articles)) for articles in article_sets):
-            missing.append(claim.id)
-    return missing

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rag.answering import Outcome
 from rag.core.errors import DataError
-from rag.core.types import AnswerSet, Claim, Evidence, Passage, Paths, Question, RankedPassages
+from rag.core.types import AnswerSet, Claim, Passage, Paths, Question, RankedPassages
 from rag.data.sentences import Spans, align_sentences, sentence_spans
 from rag.data.text import AnswerMatcher, exact_match
 from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all
@@ -318,7 +318,10 @@ def find_facts(
         texts = [passage.text[start:end] for start, end in spans]
         answer_sentence = None
         if answers.best and answers.best.evidence.passage_id == passage.id:
-            answer_sentence = _sentence_of(answers.best.evidence, spans)
+            start = answers.best.evidence.start
+            # The sentence in which the answer begins.
+            behind = (n for n, (_, end) in enumerate(spans) if start is not None and start < end)
+            answer_sentence = next(behind, None)
         passages.append(
             FactPassage(passage.title, texts, hit.score, confidence[passage.id], answer_sentence)
         )
@@ -327,14 +330,6 @@ def find_facts(
         chains.append([rows[p.id] for _, p in path if p.id in rows])
     chosen = choose_facts(question.text, passages, chains)
     return [(passages[row].title, sentence) for row, sentence in chosen]
-
-
-def _sentence_of(evidence: Evidence, spans: Spans) -> int | None:
-    """The number of the sentence in which an answer begins."""
-    start = evidence.start
-    if start is None:
-        return None
-    return next((number for number, (_, end) in enumerate(spans) if start < end), None)
 
 
 def _spans(question: Question, passage: Passage) -> Spans:

@@ -59,9 +59,12 @@ class QuestionSource:
             name = str(path).partition(":")[2]
             marked = split or guess_split(name.rpartition(":")[2].rpartition("/")[2])
             return cls(name, str(path), marked)
-        file = Path(path)
+        stem = strip_compression(Path(path).name)
+        stem = stem.removesuffix(Path(stem).suffix).removesuffix(".qa")
+        # The names of many sets are those of their folders.
+        name = f"{Path(path).resolve().parent.name}/{stem}".removeprefix("/")
         split = split or guess_split(question_files(path)[-1])
-        return cls(_set_name(file), str(path), split, questions_digest(path))
+        return cls(name, str(path), split, questions_digest(path))
 
     @classmethod
     def of_questions(
@@ -70,14 +73,6 @@ class QuestionSource:
         """Describe questions that were given as objects."""
         digest = fingerprint(list(map(repr, questions)))
         return cls("questions", split=split, sha256=digest)
-
-
-def _set_name(file: Path) -> str:
-    """The file's name without endings, preceded by its folder's."""
-    stem = strip_compression(file.name)
-    stem = stem.removesuffix(Path(stem).suffix).removesuffix(".qa")
-    folder = file.resolve().parent.name
-    return f"{folder}/{stem}" if folder else stem
 
 
 def check_selection_split(name: str | Path) -> None:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, ValidationError
 from rag import __version__
 from rag.core.errors import RagError
 from rag.core.optional import require
-from rag.core.types import AnswerSet, Certainty, Evidence, Passage, Verdict
+from rag.core.types import AnswerSet, Certainty, Evidence, Passage
 from rag.core.wording import WITHHELD, WORDINGS
 from rag.integrations import passage_metadata
 from rag.pipeline import Pipeline
@@ -157,7 +157,20 @@ def _add_reading_tools(server: MCPServer, pipeline: Pipeline, annotations: ToolA
     def verify(claim: str) -> Judged:
         """Say whether the passages support or refute a statement, with the sentence that decides."""
         [verdict] = pipeline.verify([claim])
-        return _judged(verdict, _document_of(pipeline, verdict.evidence))
+        evidence = verdict.evidence
+        sentences = []
+        if evidence is not None:
+            sentences = [evidence.text[start:end] for start, end in evidence.supporting]
+        promise = verdict.promise
+        return Judged(
+            claim=verdict.claim,
+            label=verdict.label,
+            confidence=verdict.confidence,
+            sentence=" … ".join(sentences),
+            evidence=_document_of(pipeline, evidence),
+            note=verdict.notice,
+            promised="" if promise is None else promise.in_words("verdicts"),
+        )
 
 
 def _result(passage: Passage) -> SearchResult:
@@ -222,24 +235,6 @@ def _document_of(pipeline: Pipeline, evidence: Evidence | None) -> Document | No
     """The passage of an evidence in full, if it may be read."""
     passage = None if evidence is None else pipeline.passage(evidence.passage_id)
     return None if passage is None else _document(passage)
-
-
-def _judged(verdict: Verdict, document: Document | None) -> Judged:
-    """The reply of `verify`; `document` is the passage that decides."""
-    evidence = verdict.evidence
-    sentences = []
-    if evidence is not None:
-        sentences = [evidence.text[start:end] for start, end in evidence.supporting]
-    promise = verdict.promise
-    return Judged(
-        claim=verdict.claim,
-        label=verdict.label,
-        confidence=verdict.confidence,
-        sentence=" … ".join(sentences),
-        evidence=document,
-        note=verdict.notice,
-        promised="" if promise is None else promise.in_words("verdicts"),
-    )
 
 
 def _answered(result: AnswerSet, document: Document | None) -> Answered:
