@@ -43,7 +43,7 @@ class CorpusOptions(BaseModel):
         id_field: field or column of the document id; by default one of the usual names.
         title_field: field or column of the title.
         text_field: field or column of the text.
-        metadata: field that passages keep for filters; it may stand in an object `metadata`, as in
+        metadata: field that passages keep for filters; it may stand in an object "metadata", as in
             BEIR. May be given several times.
         exclude: pattern of files and folders below a given folder that are left out, as a line of
             .gitignore; may be given several times. A file .ragignore in the folder holds more.

@@ -67,7 +67,10 @@ def _all_commands() -> Iterator[tuple[str, App]]:
 
 def test_every_command_has_help_in_panels() -> None:
     for name, command in _all_commands():
-        assert f"Usage: rag {name}" in run_successfully(*name.split(), "--help")
+        shown = run_successfully(*name.split(), "--help")
+        assert f"Usage: rag {name}" in shown
+        # Defaults are spelled as they are typed.
+        assert not re.findall(r"\[default:\s+[\[({\]]", shown), name
         arguments = [
             each for each in command.assemble_argument_collection(parse_docstring=True) if each.show
         ]
