@@ -49,9 +49,10 @@ _ENDS_IN_NUMBER = re.compile(r"\D\s*\b(?:\d{1,3}|1[0-4]\d\d|[ivxlc]+)\s*\Z")
 _LAST_NUMBER = re.compile(r"\d+\s*\Z")
 # Entries that make a page a table of contents.
 _MIN_ENTRIES = 8
-# LibreOffice leaves no blank behind a number of two digits.
+# Fonts of symbols have their bullets in a private area of Unicode. LibreOffice leaves no blank behind
+# a number of two digits.
 _ENTRY = re.compile(
-    r"([•▪◦‣●○■□–\-*·]|\(?\d{1,3}[.)]|\(?[a-z]\))(?:\s+(?=\S)|(?<=\d\d[.)])(?=[^\W\d_]{2}))"
+    r"([•▪◦‣●○■□–\-*·\uf000-\uf0ff]|\(?\d{1,3}[.)]|\(?[a-z]\))(?:\s+(?=\S)|(?<=\d\d[.)])(?=[^\W\d_]{2}))"
 )
 _SENTENCE_ENDS = ".:;!?"
 # The share of a page's height, above and below, in which running heads and feet stand.

@@ -9,6 +9,8 @@ import pytest
 from rag.core.types import page_at
 from rag.data.documents.blocks import Piece, assemble, clean
 from rag.data.documents.convert import convert
+from rag.data.documents.pdf import _text_piece
+from rag.data.documents.pdf_page import Line
 from rag.data.documents.read import document_from
 from tests import document_makers as make
 from tests.document_makers import CONTENT, blocks, of
@@ -92,6 +94,11 @@ def test_entries_with_numbers_of_two_digits_may_have_no_blank() -> None:
         make.pdf([page("9. start of day", "10.weekday", "2 of the week", "11.now")]), "a.pdf"
     )
     assert entries == ["item: 9. start of day", "item: 10. weekday 2 of the week", "item: 11. now"]
+
+
+def test_bullets_of_symbol_fonts_are_bullets() -> None:
+    line = Line("\uf0b7 Trains", 0, 50.0, 60.0, 50.0, 10.0, False, False, 800.0)
+    assert _text_piece([line], ["1"]) == Piece("item", "• Trains", pages=("1",))
 
 
 def test_labels_that_pages_share_are_numbers_instead() -> None:
