@@ -45,6 +45,7 @@ _MODULES = re.compile(  # those of sentence-transformers that are read here, in 
     r"|Transformer Pooling( Dense| LayerNorm)*( Normalize)?"
     rf"|Transformer( Dense| LayerNorm)*( Normalize)? {_MASK}( Normalize)?"
 )
+_HIDDEN = "last_hidden_state"
 _SIMILARITIES = ("", "cosine", "dot", "dot_score", "maxsim", "meanmaxsim")
 _LIBRARIES = ("sentence_transformers.", "pylate.")  # whose modules are known
 _LATE_INTERACTION_HINT = (
@@ -269,8 +270,12 @@ def _refuse_unsupported(
     folder: Path, transformer: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]
 ) -> None:
     """Refuse what sentence-transformers does with texts and this program does not."""
-    if "message" in (transformer.get("modality_config") or {}):
+    modalities = transformer.get("modality_config") or {}
+    if "message" in modalities:
         raise _unsupported(folder, "puts every text into its chat template")
+    output = modalities.get("text", {}).get("method_output_name", _HIDDEN)
+    if output != _HIDDEN:
+        raise _unsupported(folder, f"takes {output} of its network, expected {_HIDDEN}")
     if any(config.get("include_prompt") is False for config in configs):
         raise _unsupported(folder, "leaves prompts out of pooling")
 
@@ -456,6 +461,12 @@ def _read_layer(folder: Path, kind: str, config: Mapping[str, Any]) -> HeadLayer
         raise ArtifactError(
             f"{folder}: activation {activation!r}, residual {bool(config.get('use_residual'))} is not known",
             hint=f"known: {', '.join(_ACTIVATIONS)}, without residual",
+        )
+    has_bias = "linear.bias" in weight_shapes(folder)
+    if config.get("bias", has_bias) != has_bias:
+        raise ArtifactError(
+            f"{folder} has {'a' if has_bias else 'no'} linear.bias, its config.json says {config['bias']}",
+            hint="copy or download the folder again",
         )
     return HeadLayer("linear", folder, "linear.weight", activation)
 

@@ -88,6 +88,9 @@ UNSUPPORTED = {
         "own": {"similarity_fn_name": "euclidean"},
     },
     "arguments of a network": {"bert": {"config_args": {"num_hidden_layers": 1}}},
+    "other outputs of a network": {
+        "bert": {"modality_config": {"text": {"method_output_name": "pooler_output"}}}
+    },
     "lengths of their own": {"bert": {"query_length": 8}},
     "cut vectors": {"own": {"truncate_dim": 8}},
     "unknown module": {"kinds": ("Transformer", "WeightedLayerPooling", "Pooling")},

@@ -15,7 +15,7 @@ from transformers import AutoModel
 from rag.core.errors import ArtifactError
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.bi_encoder import export_model
-from tests.support.files import write_json, write_modules
+from tests.support.files import change_json, write_json, write_modules
 from tests.support.messages import refusal
 from tests.token_towers import bi_encoder
 
@@ -96,9 +96,16 @@ def test_published_heads_are_read_trained_and_written_back(
     np.testing.assert_allclose(again.encode_questions(TEXTS), target, atol=2e-5)
 
 
-@pytest.mark.parametrize("place", ["2_Dense", "3_Dense"])
-def test_a_head_without_its_weights_is_named(tmp_path: Path, tiny: Any, place: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "lost"), [("2_Dense", "weight"), ("3_Dense", "weight"), ("3_Dense", "linear.bias")]
+)
+def test_a_head_without_its_weights_is_named(
+    tmp_path: Path, tiny: Any, place: str, lost: str
+) -> None:
     two_dense(tmp_path, tiny)
-    save_file({"bias": torch.zeros(6)}, tmp_path / place / "model.safetensors")
+    state = {"linear.weight": torch.zeros(6, 12), "linear.bias": torch.zeros(6)}
+    kept = {name: tensor for name, tensor in state.items() if lost not in name}
+    save_file(kept, tmp_path / place / "model.safetensors")
+    change_json(tmp_path / place / "config.json", bias=True)
     with refusal(ArtifactError):
         BiEncoder.load(tmp_path, precision="fp32").encode_questions(TEXTS)
