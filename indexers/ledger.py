@@ -226,8 +226,12 @@ class BuildLedger:
             self._record(name, self._reusable[name])
         stages = {name: self.state.stages[name] for name in settings.stages}
         checksums = {name: stage.model_dump()["files"] for name, stage in stages.items()}
+        # The version is one of content and settings, whatever the bytes of Lucene's files.
+        passages = stages["passages"]
+        documents = passages.files[f"passages/{DOCUMENTS_NAME}"].sha256
+        inputs = {name: stage.inputs for name, stage in stages.items() if name != "passages"}
         manifest = Manifest(
-            version=_version_of(stages),
+            version=fingerprint([passages.output, documents, inputs])[:12],
             data=DATA_PREFIX + fingerprint(checksums)[:12],
             settings=settings,
             language=language,
@@ -248,14 +252,6 @@ class BuildLedger:
         manifest.write(self.directory)
         remove_unused(self.directory)
         return manifest
-
-
-def _version_of(stages: Mapping[StageName, Stage]) -> str:
-    """Hash of passages, documents, encoder and settings, whatever the bytes of Lucene's files."""
-    passages = stages["passages"]
-    documents = passages.files[f"passages/{DOCUMENTS_NAME}"].sha256
-    inputs = {name: stage.inputs for name, stage in stages.items() if name != "passages"}
-    return fingerprint([passages.output, documents, inputs])[:12]
 
 
 def remove_unused(directory: Path) -> None:

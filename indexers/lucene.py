@@ -240,7 +240,18 @@ class LuceneIndex:
 
     def _search(self, questions: Sequence[str], most: int, selected: Selection | None) -> list[Any]:
         if selected is not None:
-            return self._search_selected(questions, most, selected)
+            if selected not in self._clauses:
+                self._clauses[selected] = self._clause(selected)
+            words = self._find_class("io.anserini.search.query.BagOfWordsQueryGenerator")()
+            analyzer = self._searcher.get_analyzer()
+            results = []
+            for question in questions:
+                query = self._find_class("org.apache.lucene.search.BooleanQuery$Builder")()
+                query.add(words.buildQuery("contents", analyzer, question), self._occurs.MUST)
+                query.add(*self._clauses[selected])
+                found = self._searcher.search(query.build(), most)
+                results.append(json.loads(self._mapper.writeValueAsString(found)))
+            return results
         queries = self._find_class("java.util.ArrayList")()
         names = self._find_class("java.util.ArrayList")()
         for position, question in enumerate(questions):
@@ -250,22 +261,6 @@ class LuceneIndex:
         found = self._searcher.batch_search(queries, names, most, threads)
         hits = json.loads(self._mapper.writeValueAsString(found))
         return [hits.get(str(position), ()) for position in range(len(questions))]
-
-    def _search_selected(
-        self, questions: Sequence[str], most: int, selected: Selection
-    ) -> list[Any]:
-        if selected not in self._clauses:
-            self._clauses[selected] = self._clause(selected)
-        words = self._find_class("io.anserini.search.query.BagOfWordsQueryGenerator")()
-        analyzer = self._searcher.get_analyzer()
-        results = []
-        for question in questions:
-            query = self._find_class("org.apache.lucene.search.BooleanQuery$Builder")()
-            query.add(words.buildQuery("contents", analyzer, question), self._occurs.MUST)
-            query.add(*self._clauses[selected])
-            found = self._searcher.search(query.build(), most)
-            results.append(json.loads(self._mapper.writeValueAsString(found)))
-        return results
 
     def _clause(self, selected: Selection) -> tuple[Any, Any]:
         """A query that matches the selected rows, or all others, and how it is to occur."""

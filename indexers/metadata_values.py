@@ -98,7 +98,9 @@ class PassageFilters:
         values = _read_values(self._passages.directory)
         # Errors name fields and values: those of other passages are nobody's business.
         if allowed is not None:
-            values = _values_of_rows(values, allowed)
+            counts = np.concatenate([[0], np.cumsum(allowed.mask)])
+            n_allowed = counts[np.asarray(values["stop"])] - counts[np.asarray(values["start"])]
+            values = values.filter(pa.array(n_allowed > 0))
             if paths is not None and paths.take(allowed.rows).null_count == len(allowed):
                 paths = None
         if name != "path":
@@ -136,10 +138,3 @@ def _read_values(directory: Path) -> pa.Table:
     if not path.exists():
         return _SCHEMA.empty_table()
     return pa.Table.from_batches(read_batches(open_arrow(path, _SCHEMA), path))
-
-
-def _values_of_rows(values: pa.Table, selected: Selection) -> pa.Table:
-    """The values that a selected passage has."""
-    counts = np.concatenate([[0], np.cumsum(selected.mask)])
-    n_selected = counts[np.asarray(values["stop"])] - counts[np.asarray(values["start"])]
-    return values.filter(pa.array(n_selected > 0))

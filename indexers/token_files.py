@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from indexers.shards import Shard, divide
+from indexers.shards import divide
 from indexers.token_codec import BITS, Codes, TokenCodec, code_dtype
 from rag.config import Config
 from rag.core.arrays import Int64, load_npy, ranges
@@ -96,17 +96,17 @@ class TokenShards:
         self.info = info
         self.codec = load_codec(directory)
         self.divided = divide(info.rows, info.shard_rows)
-        self._shards = [self._map(shard) for shard in self.divided]
-
-    def _map(self, shard: Shard) -> _MappedShard:
-        codes, residuals, lengths = (self.directory / name for name in shard_files(shard.number))
-        tokens = self.info.shard_tokens[shard.number]
-        token_counts = load_npy(lengths, dtype=np.uint16, shape=(len(shard.rows),))
-        return _MappedShard(
-            load_npy(codes, dtype=code_dtype(self.info.centroids).type, shape=(tokens,)),
-            load_npy(residuals, dtype=np.uint8, shape=(tokens, self.codec.packed_bytes)),
-            np.concatenate([[0], np.cumsum(token_counts, dtype=np.int64)]),
-        )
+        self._shards = list[_MappedShard]()
+        code_type = code_dtype(info.centroids).type
+        for shard, tokens in zip(self.divided, info.shard_tokens, strict=True):
+            codes, residuals, lengths = (directory / name for name in shard_files(shard.number))
+            token_counts = load_npy(lengths, dtype=np.uint16, shape=(len(shard.rows),))
+            mapped = _MappedShard(
+                load_npy(codes, dtype=code_type, shape=(tokens,)),
+                load_npy(residuals, dtype=np.uint8, shape=(tokens, self.codec.packed_bytes)),
+                np.concatenate([[0], np.cumsum(token_counts, dtype=np.int64)]),
+            )
+            self._shards.append(mapped)
 
     def __len__(self) -> int:
         return self.info.rows

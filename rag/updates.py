@@ -272,7 +272,18 @@ class IndexUpdater:
     def change(self, documents: Iterable[Put], deleted: Iterable[str] = ()) -> WriteReport:
         """Put documents, each in place of the one with its id or at the end, and delete others."""
         puts = {put.id: put for put in documents}
-        return update_index(self.directory, partial(_changed, puts, set(deleted)), self._open)
+        gone = set(deleted)
+
+        def changed(stored: Documents) -> Iterator[Put | DocumentEntry]:
+            for entry in stored:
+                put = puts.pop(entry.id, None)
+                if put is not None:
+                    yield put
+                elif entry.id not in gone:
+                    yield entry
+            yield from puts.values()
+
+        return update_index(self.directory, changed, self._open)
 
     def _cutter(self, **changed: Any) -> Cutter:
         """How the index reads and cuts; the first document that is cut opens a tokenizer."""
@@ -289,15 +300,3 @@ class IndexUpdater:
             passage_prefix=stored.passage_prefix,
         )
         return Cutter(options, budget)
-
-
-def _changed(
-    puts: dict[str, Put], deleted: set[str], stored: Documents
-) -> Iterator[Put | DocumentEntry]:
-    for entry in stored:
-        put = puts.pop(entry.id, None)
-        if put is not None:
-            yield put
-        elif entry.id not in deleted:
-            yield entry
-    yield from puts.values()

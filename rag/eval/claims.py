@@ -127,7 +127,13 @@ def evaluate_claims(
         ):
             while batch := list(islice(unjudged, settings.batch_size)):
                 runner.write_state(folder, header)
-                journal.append(_judge(system, batch, choices, settings))
+                records = []
+                for claim, verdict in zip(batch, system.judge(batch), strict=True):
+                    record = _record(claim, verdict, choices, system.index)
+                    record["groups"] = field_values(claim, settings.by)
+                    record["timings_ms"] = runner.shares_of(verdict.timings_ms, len(batch))
+                    records.append(QuestionRecord.model_validate(record))
+                journal.append(records)
                 bar.update(len(batch))
             journal.finish(folder / runner.RECORDS_NAME, [claim.id for claim in chosen])
         _write_predictions(folder)
@@ -167,33 +173,16 @@ def set_of(claim: Claim) -> str:
     return str(claim.meta.get("set", ""))
 
 
-def _judge(
-    system: ClaimSystem,
-    claims: Sequence[Claim],
-    choices: Mapping[str, Sequence[ClaimLabel]],
-    settings: EvaluationSettings,
-) -> list[QuestionRecord]:
-    """The records of a batch of claims."""
-    records = []
-    for claim, verdict in zip(claims, system.judge(claims), strict=True):
-        shares_ms = runner.shares_of(verdict.timings_ms, len(claims))
-        extra = {"groups": field_values(claim, settings.by), "timings_ms": shares_ms}
-        possible = choices.get(set_of(claim), VERDICT_LABELS)
-        records.append(_record(claim, verdict, possible, system.index, extra))
-    return records
-
-
 def _record(
     claim: Claim,
     verdict: Verdict,
-    choices: Sequence[ClaimLabel],
+    choices: Mapping[str, Sequence[ClaimLabel]],
     index: Index | None,
-    extra: Mapping[str, object],
-) -> QuestionRecord:
-    """The record of a claim.
+) -> dict[str, object]:
+    """The fields of the record of a claim that say what came of it.
 
     Args:
-        extra: further fields.
+        choices: the labels of each claim set.
     """
     fields: dict[str, object] = {
         "id": claim.id,
@@ -204,11 +193,11 @@ def _record(
             StoredHit(id=step.passage_id, title=step.title, score=step.score, text=step.text)
             for step in verdict.path
         ],
-        **extra,
     }
     prediction: str = verdict.label
     if verdict.probabilities:
-        prediction, fields["confidence"] = likeliest(verdict.probabilities, choices)
+        possible = choices.get(set_of(claim), VERDICT_LABELS)
+        prediction, fields["confidence"] = likeliest(verdict.probabilities, possible)
     else:
         fields["notice"] = verdict.notice
     found = {} if index is None else _found_sentences(claim, verdict, index)
@@ -222,7 +211,7 @@ def _record(
     fields["prediction"] = prediction
     fields["sentences"] = list(found.values())
     fields["scores"] = scores
-    return QuestionRecord.model_validate(fields)
+    return fields
 
 
 def likeliest(

@@ -73,25 +73,6 @@ def is_wrong_verdict(verdict: str, label: str | None) -> bool:
     return verdict not in _ACCEPTED.get(label or "", (label,))
 
 
-def judge_verdicts(pipeline: Pipeline, claims: Sequence[Claim], top_k: int) -> Float64:
-    """Have every claim judged as people do, and compare the verdicts with the labels.
-
-    Claims without a label, and those that are not judged, are left out.
-
-    Returns:
-        (2, n): the confidence of the verdict; 1 where it is wrong.
-    """
-    labelled = [claim for claim in claims if claim.label is not None]
-    rows = list[tuple[float, bool]]()
-    for part in in_batches(labelled, _CLAIMS, "claims", "verify"):
-        verdicts = pipeline.verify([claim.text for claim in part], top_k)
-        for claim, verdict in zip(part, verdicts, strict=True):
-            if verdict.label != "not_judged":
-                is_wrong = is_wrong_verdict(verdict.label, claim.label)
-                rows.append((verdict.confidence, is_wrong))
-    return np.array(rows, np.float64).reshape(-1, 2).T
-
-
 def fit_promise(
     index: str | Path,
     questions: Sequence[Question],
@@ -126,10 +107,22 @@ def fit_verdict_promise(
     top_k: int,
     **opening: Unpack[OpenOptions],
 ) -> Promise:
-    """The same for verdicts on claims; see `fit_promise`."""
+    """The same for verdicts on claims, which are judged as people have them judged; see `fit_promise`.
+
+    Claims without a label, and those that are not judged, are left out.
+    """
+    labelled = [claim for claim in claims if claim.label is not None]
+    rows = list[tuple[float, bool]]()
     with Pipeline.open(index, reads=False, **opening) as pipeline:
-        confidences, is_wrong = judge_verdicts(pipeline.without_promises(), claims, top_k)
-        promise = fit_threshold(confidences, is_wrong, limits, given="verdicts")
+        plain = pipeline.without_promises()
+        for part in in_batches(labelled, _CLAIMS, "claims", "verify"):
+            verdicts = plain.verify([claim.text for claim in part], top_k)
+            for claim, verdict in zip(part, verdicts, strict=True):
+                if verdict.label != "not_judged":
+                    is_wrong = is_wrong_verdict(verdict.label, claim.label)
+                    rows.append((verdict.confidence, is_wrong))
+        confidences, wrong = np.array(rows, np.float64).reshape(-1, 2).T
+        promise = fit_threshold(confidences, wrong, limits, given="verdicts")
         stored = StoredPromise.of(promise, confidences, pipeline.verdict_conditions(top_k))
         stored.write(pipeline.index.directory / VERDICT_PROMISE_NAME)
     return promise
