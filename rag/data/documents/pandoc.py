@@ -4,6 +4,7 @@ installed.
 
 import ctypes
 import functools
+import itertools
 import re
 import shutil
 import signal
@@ -28,6 +29,17 @@ _OTHER_CODE_PAGE = re.compile(rb"\\ansicpg(?!1252|0|65001)\d+(?s:.*?)(?<!\d)(?<!
 _MACRO_DEFINITION = re.compile(rb"^\.de1? .*?^\.\.$", re.MULTILINE | re.DOTALL)
 _BSD_PAGE = re.compile(rb"^\.Dd ", re.MULTILINE)
 _BSD_HEADING = re.compile(rb"^\.S[hs](?= )", re.MULTILINE)
+# An apostrophe, as DocBook's pages define it.
+_APOSTROPHE = rb"\*(Aq"
+# Pandoc writes this word in place of a table of tbl that spans columns or has other modifiers.
+_LOST_TABLE = "TABLE"
+_TABLE = re.compile(
+    rb"^\.TS.*\n(?P<form>(?:(?!\.TE).*\n)*?.*\.[ \t]*\n)(?P<rows>(?:(?!\.TE).*\n)*)\.TE",
+    re.MULTILINE,
+)
+_SEPARATOR = re.compile(rb"tab *\((.)\)")
+_BLOCK = re.compile(rb"T\{\n(.*?)\nT\}", re.DOTALL)
+_REQUEST = re.compile(rb"^\.[A-Za-z]+ ?", re.MULTILINE)
 _INCLUDE = re.compile(rb"^include::.*$", re.MULTILINE)
 _UNDERLINED = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\]\n))(\w.*)\n([-=~^+])\2{2,}$", re.MULTILINE)
 # What underlines the headings of AsciiDoc, by level; pandoc does not know these headings.
@@ -72,12 +84,35 @@ def _read_manual_page(program: str, data: bytes) -> Content:
         # these is strict.
         with suppress(Unreadable):
             return _run(program, "mdoc", data)
-    data = _MACRO_DEFINITION.sub(b"", data)
+    data = _MACRO_DEFINITION.sub(b"", data).replace(_APOSTROPHE, rb"\(aq")
     data = _BSD_HEADING.sub(lambda macro: macro[0].upper(), data)
     if b"\\{" not in data:
         # Pandoc stops at the end of what has not begun.
         data = data.replace(b"\n.\\}\n", b"\n")
-    return _run(program, "man", data)
+    content = _run(program, "man", data)
+    if _n_lost_tables(content):
+        content = _run(program, "man", _TABLE.sub(_plain_table, data))
+    return replace(content, notes=not_read({"tables": _n_lost_tables(content)}))
+
+
+def _n_lost_tables(content: Content) -> int:
+    return sum(piece.text == _LOST_TABLE for piece in content.pieces)
+
+
+def _plain_table(table: re.Match[bytes]) -> bytes:
+    """A table whose columns are all alike, behind the rows above its columns."""
+    stated = _SEPARATOR.search(table["form"])
+    separator = stated[1] if stated else b"\t"
+    rows = _BLOCK.sub(lambda block: _REQUEST.sub(b"", block[1]).replace(b"\n", b" "), table["rows"])
+    lines = [line for line in rows.split(b"\n") if line.strip(b"_= ") and line[:1] != b"."]
+    n_separators = max((line.count(separator) for line in lines), default=0)
+    above = list(itertools.takewhile(lambda line: line.count(separator) < n_separators, lines))
+    head, *body = lines[len(above) :] or [b""]
+    filled = [line + separator * (n_separators - line.count(separator)) for line in body]
+    form = b"l " * n_separators + b"l."
+    return b"\n".join(
+        [*above, b".TS", b"tab(" + separator + b");", form, head, b"_", *filled, b".TE"]
+    )
 
 
 def _run(program: str, source: str, data: bytes) -> Content:

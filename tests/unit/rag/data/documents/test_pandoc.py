@@ -89,6 +89,19 @@ def test_headings_words_and_tables_survive(kind: str, name: str) -> None:
             ["heading: OPTIONS", "paragraph: -q Quiet."],
         ),
         (
+            "signal.7",
+            ".TH SIGNAL 7\n.SH NAME\nsignal \\- it\\*(Aqs sent\n.SH LIST\nSome.\n.TS\ntab(:);\nc s s\n"
+            "lb lp-1 l.\nStandard signals\nName:Value:Use\n_\nSIGHUP:1:T{\n.B Hangs\nup\nT}\nSIGINT:2\n.TE\n",
+            "signal",
+            [
+                "paragraph: signal - it's sent",
+                "heading: LIST",
+                "paragraph: Some. Standard signals",
+                "row: Name: SIGHUP; Value: 1; Use: Hangs up",
+                "row: Name: SIGINT; Value: 2",
+            ],
+        ),
+        (
             "a.org",
             "#+TITLE: My notes\n* TODO Linux\n  Use =pip=.\n* DONE Windows\n  No.\n",
             "My notes",
