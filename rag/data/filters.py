@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 # Columns in which equal values are looked up: the first that a value has.
 _EQUAL_BY = ("digits", "number", "text")
 _SIGNS = {">=": "gte", "<=": "lte", ">": "gt", "<": "lt"}
-_OPTION = re.compile(r"(?P<field>[^=<>]+)(?P<sign>>=|<=|=|>|<)(?P<value>.+)", re.DOTALL)
+# Not year=>2020, year==2020 or year!=2020, which would look for a value with the sign.
+_OPTION = re.compile(
+    r"(?P<field>[^=<>]*[^=<>!])(?P<sign>>=|<=|=|>|<)(?P<value>[^=<>].*)", re.DOTALL
+)
 _EXPECTED = 'expected an object such as {"path": "guide/*", "year": {"gte": 2020}}'
 _MAX_VALUES = 10_000
 # Characters of all patterns of paths: a compiled expression grows with them.

@@ -260,7 +260,9 @@ def test_numbers_and_texts_are_compared_as_people_mean_them(
     assert compared(condition, values) == [digit == "1" for digit in selected]
 
 
-@pytest.mark.parametrize("options", [["guide"], ["year>=2010", "year>=1995"]])
+@pytest.mark.parametrize(
+    "options", [["guide"], ["year=>2010"], ["year!=2010"], ["year>=2010", "year>=1995"]]
+)
 def test_options_of_the_wrong_form_are_refused(options: list[str]) -> None:
     with refusal(FilterError):
         parse_options(options)
