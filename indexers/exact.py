@@ -9,6 +9,7 @@ import faiss
 import numpy as np
 
 from indexers.embeddings import EmbeddingShards
+from indexers.faiss_types import faiss_threads
 from indexers.protocols import Selection, VectorIndex
 from rag.core.arrays import Bool, Float32, Float64, Int64
 from rag.core.errors import RetrievalError
@@ -78,7 +79,6 @@ def exact_scores(embeddings: EmbeddingShards, queries: Float32, candidates: Int6
     scores = np.full(candidates.shape, -np.inf, dtype=np.float32)
     padded_width = -(-candidates.shape[1] // _PAIRS_AT_ONCE) * _PAIRS_AT_ONCE
     step = max(1, _GATHER_BYTES // (4 * embeddings.dim * max(1, padded_width)))
-    threads = faiss.omp_get_max_threads()
     for start in range(0, len(queries) if padded_width else 0, step):
         part = candidates[start : start + step]  # (q, M)
         # A missing row is scored as row 0, and left out at the end.
@@ -89,13 +89,10 @@ def exact_scores(embeddings: EmbeddingShards, queries: Float32, candidates: Int6
         products = np.empty(ids.shape, np.float32)
         part_queries = np.ascontiguousarray(queries[start : start + step])
         pointers = map(faiss.swig_ptr, (products, part_queries, vectors, ids))
-        faiss.omp_set_num_threads(threads if ids.size >= _PAIRS_WORTH_THREADS else 1)
-        try:
+        with faiss_threads(None if ids.size >= _PAIRS_WORTH_THREADS else 1):
             faiss.fvec_inner_products_by_idx(
                 *pointers, vectors.shape[1], len(part_queries), padded_width
             )
-        finally:
-            faiss.omp_set_num_threads(threads)
         np.copyto(scores[start : start + step], products[:, : part.shape[1]], where=part >= 0)
     return scores
 

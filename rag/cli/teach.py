@@ -31,10 +31,8 @@ from rag.rounds.config import RoundsConfig, RoundsOptions, SignalName
 from retrievers.negatives.settings import MiningSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rag.core.types import Given, Promise
-    from rag.metrics.selective import Limits, TradeOff
+    from rag.metrics.selective import Limits
 
 Recipe = Literal["distill", "colbert"]
 _ROUNDS = without(options_of(RoundsConfig, panel="Rounds"), "out", "index", "questions", "method")
@@ -307,6 +305,7 @@ def _tune_answers(
     """Fit the confidence to `out`, and promise the limits, each if it is given; print what comes of
     it.
     """
+    from rag.core.log import text_table
     from rag.eval.confidence_tuning import draw_questions, fit_confidence
     from rag.eval.promise_fitting import fit_promise, split_questions
 
@@ -319,7 +318,13 @@ def _tune_answers(
             f"{tuning.n:,} questions, {tuning.unanswerable:,} without an answer in what was retrieved"
         )
         say(f"ECE before {tuning.ece_before:.3f}, after (cross-validated) {tuning.ece_after:.3f}")
-        _say_curve(tuning.curve)
+        columns = ["if given from", "answered", "right of these", "unanswerable refused"]
+        rows = []
+        for point in tuning.curve:
+            shares = (point.given, point.right, point.refused)
+            cells = ["–" if isnan(share) else f"{share:.0%}" for share in shares]
+            rows.append([f"{point.threshold:.1f}", *cells])
+        say("\n".join(text_table(columns, rows)))
         if not tuning.unanswerable:
             say('"no answer" stays as it was: give questions too that the documents do not answer')
         say(f"reader → {out}\nuse it: --reader {out}")
@@ -329,19 +334,6 @@ def _tune_answers(
         _say_needed(limits, "answers")
         promise = fit_promise(index, judged, limits, settings=evaluation, **opening)
         _say_promise(index, promise, "answers", len(judged))
-
-
-def _say_curve(curve: "Sequence[TradeOff]") -> None:
-    """Print what comes of giving only surer answers."""
-    from rag.core.log import text_table
-
-    columns = ["if given from", "answered", "right of these", "unanswerable refused"]
-    rows = []
-    for point in curve:
-        shares = (point.given, point.right, point.refused)
-        cells = ["–" if isnan(share) else f"{share:.0%}" for share in shares]
-        rows.append([f"{point.threshold:.1f}", *cells])
-    say("\n".join(text_table(columns, rows)))
 
 
 def _check_tuning(

@@ -246,19 +246,15 @@ def _found_sentences(
         number = sentence_spans(step.text).index((start, end))
         names = {step.title, step.passage_id, index.document_of(step.passage_id)}
         key: Hashable = (step.passage_id, start, end)
+        text = step.text[start:end]
         for sentence in chain.from_iterable(claim.gold_sets):
-            if _is_sentence(sentence, names, number, step.text[start:end]):
+            is_same = sentence.sentence == number
+            if sentence.text:
+                is_same = text.strip() in sentence.text or sentence.text.strip() in text
+            if is_same and (not sentence.article or sentence.article in names):
                 key = _sentence_key(sentence)
         found[key] = (step.title or step.passage_id, number)
     return found
-
-
-def _is_sentence(sentence: GoldSentence, names: set[str], number: int, text: str) -> bool:
-    if sentence.article and sentence.article not in names:
-        return False
-    if sentence.text:
-        return text.strip() in sentence.text or sentence.text.strip() in text
-    return sentence.sentence == number
 
 
 def _sentence_key(sentence: GoldSentence) -> Hashable:

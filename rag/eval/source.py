@@ -67,9 +67,7 @@ class QuestionSource:
         return cls(name, str(path), split, questions_digest(path))
 
     @classmethod
-    def of_questions(
-        cls, questions: Sequence[Question], *, split: str | None = None
-    ) -> QuestionSource:
+    def of_questions(cls, questions: Sequence[Question], *, split: str | None) -> QuestionSource:
         """Describe questions that were given as objects."""
         digest = fingerprint(list(map(repr, questions)))
         return cls("questions", split=split, sha256=digest)
