@@ -61,6 +61,9 @@ def read(data: bytes, kind: str) -> Content:
         return _read_manual_page(program, data)
     if kind == "asciidoc":
         data = _UNDERLINED.sub(_on_one_line, _INCLUDE.sub(b"", data))
+    if kind == "org":
+        # An underscore within a name begins no subscript.
+        data = b"#+OPTIONS: ^:nil\n" + data
     content = _run(program, kind, data)
     if kind == "ipynb":
         return replace(content, notes=not_read({"outputs": data.count(b'"output_type"')}))

@@ -103,11 +103,11 @@ def test_headings_words_and_tables_survive(kind: str, name: str) -> None:
         ),
         (
             "a.org",
-            "#+TITLE: My notes\n* TODO Linux\n  Use =pip=.\n* DONE Windows\n  No.\n",
+            "#+TITLE: My notes\n* TODO Linux\n  Use =pip= of a_b.\n* DONE Windows\n  No.\n",
             "My notes",
             [
                 "heading: TODO Linux",
-                "paragraph: Use pip.",
+                "paragraph: Use pip of a_b.",
                 "heading: DONE Windows",
                 "paragraph: No.",
             ],
