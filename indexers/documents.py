@@ -130,15 +130,15 @@ class Documents:
         Raises:
             KeyError: there is no document `after`.
         """
-        number = -1 if after is None else self._table.row_of(after)
-        is_hidden = (
-            visible is not None and number is not None and number >= 0 and not visible[number]
-        )
-        if number is None or is_hidden:
-            raise KeyError(after)
-        following: Sequence[int] = range(number + 1, len(self))
+        start = 0
+        if after is not None:
+            number = self._table.row_of(after)
+            if number is None or (visible is not None and not visible[number]):
+                raise KeyError(after)
+            start = number + 1
+        following: Sequence[int] = range(start, len(self))
         if visible is not None:
-            following = (np.flatnonzero(visible[number + 1 :]) + number + 1).tolist()
+            following = (start + np.flatnonzero(visible[start:])).tolist()
         return [self[next_number] for next_number in following[:limit]]
 
 

@@ -477,7 +477,13 @@ class _IndexWriter:
             if start is not None and self.ledger.is_update and entry is None:
                 entry = start.documents.find(change.id)
             stored = [] if read_passages is None or entry is None else read_passages(entry.rows)
-            put, groups = _without_groups(_as_put(change, stored))
+            if isinstance(change, Passage):
+                document = Put(change.id, "", [change])
+            elif isinstance(change, DocumentEntry):
+                document = Put(change.id, change.digest, stored, sent=change.sent)
+            else:
+                document = change
+            put, groups = _without_groups(document)
             if groups:
                 stated_groups[put.id] = groups
             if put.id in rights.folders:
@@ -615,14 +621,6 @@ class _IndexWriter:
         threads = settings.threads or os.cpu_count() or 1
         info = build_bm25(passages, folder, threads=threads, **stage_settings)
         self.ledger.finish("bm25", info.model_dump())
-
-
-def _as_put(change: Change, stored: list[Passage]) -> Put:
-    if isinstance(change, Passage):
-        return Put(change.id, "", [change])
-    if isinstance(change, DocumentEntry):
-        return Put(change.id, change.digest, stored, sent=change.sent)
-    return change
 
 
 def _without_groups(put: Put) -> tuple[Put, Groups]:

@@ -137,17 +137,15 @@ class Manifest(_Record):
         for name, expected in by_size:
             path = directory / self.data / name
             read_bytes -= expected.size_bytes
-            problem = _problem_of(path, expected, is_read=read_bytes >= 0)
+            problem = ""
+            if not path.is_file():
+                problem = "is missing"
+            elif path.stat().st_size != expected.size_bytes:
+                problem = (
+                    f"has {path.stat().st_size} bytes, expected {expected.size_bytes}: truncated or "
+                    "replaced"
+                )
+            elif read_bytes >= 0 and sha256_file(path) != expected.sha256:
+                problem = "does not match its checksum: its bytes were changed"
             if problem:
                 raise ArtifactError(f"{path} {problem}", hint=_DAMAGED)
-
-
-def _problem_of(path: Path, expected: StoredFile, *, is_read: bool) -> str:
-    if not path.is_file():
-        return "is missing"
-    size_bytes = path.stat().st_size
-    if size_bytes != expected.size_bytes:
-        return f"has {size_bytes} bytes, expected {expected.size_bytes}: truncated or replaced"
-    if is_read and sha256_file(path) != expected.sha256:
-        return "does not match its checksum: its bytes were changed"
-    return ""

@@ -93,7 +93,11 @@ class PassageFilters:
         """
         name = condition.field
         if name == "document":
-            return self._of_documents(condition)
+            mask = np.zeros(len(self._passages), dtype=bool)
+            for value in condition.values:
+                rows = self._documents.rows(str(value))
+                mask[rows.start : rows.stop] = True
+            return mask
         paths = self._passages.column("path")
         values = _read_values(self._passages.directory)
         # Errors name fields and values: those of other passages are nobody's business.
@@ -123,13 +127,6 @@ class PassageFilters:
             hint=f"where its records have this field, index the corpus again: `rag index … --metadata {name}`",
             arguments=["filter"],
         )
-
-    def _of_documents(self, condition: Condition) -> Bool:
-        mask = np.zeros(len(self._passages), dtype=bool)
-        for value in condition.values:
-            rows = self._documents.rows(str(value))
-            mask[rows.start : rows.stop] = True
-        return mask
 
 
 def _read_values(directory: Path) -> pa.Table:

@@ -44,7 +44,7 @@ TOKENS = {
     "rag/sample": (60, 100),
     "rag/scale": (2_800, 2_700),
     "rag/training": (9_850, 8_200),
-    "indexers": (33_780, 28_000),
+    "indexers": (33_710, 28_000),
     "readers": (56_541, 43_600),
     # Negatives are none of another example of the question, nor copies of a hop's passages.
     "retrievers": (49_807, 41_000),
