@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rag.core.arrays import Int32
-from rag.core.errors import ConfigError
+from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.optional import require
 from rag.runtime.backbone import load_backbone, load_config, pad, run_backbone, run_by_length
 from rag.runtime.fast.fast_bert import FastBert
@@ -126,8 +126,21 @@ class Tower(nn.Module):
         return self
 
     def forward(self, texts: Sequence[TokenIds], *, question: bool = False) -> Vectors:
-        """Vectors, float32, of n token sequences (special tokens included), padded together."""
+        """Vectors, float32, of n token sequences (special tokens included), padded together.
+
+        Raises:
+            MismatchedArtifactError: a token that the network does not embed.
+        """
         ids, mask = pad(texts, self.pad_id)  # (n, L)
+        last = int(ids.max())
+        embedded = self.encoder.config.vocab_size
+        # Published tokenizers may have tokens of other senses, which no text contains.
+        if last >= embedded:
+            raise MismatchedArtifactError(
+                f"{self.settings.weights_dir}: its tokenizer gives token {last} to a text, its network "
+                f"embeds {embedded} tokens",
+                hint="take the tokenizer of the model that it was trained from",
+            )
         seen = mask
         scored = mask
         if question and self.unseen is not None:
