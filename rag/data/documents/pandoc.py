@@ -26,6 +26,10 @@ REMEDY = (
 )
 # Pandoc takes all letters of RTF for Western European, unless a number in Unicode stands before them.
 _OTHER_CODE_PAGE = re.compile(rb"\\ansicpg(?!1252|0|65001)\d+(?s:.*?)(?<!\d)(?<!\d )\\'[89a-fA-F]")
+# The number of a paragraph of RTF, as its writer shows it: pandoc counts anew behind other paragraphs.
+_RTF_NUMBER = re.compile(
+    rb"\{\\listtext(?:\\[a-z]+-?\d* ?)*\s*((?:\w{1,4}[.)])+)\s*\\tab\s*\}([^{}]*?)\\ls\d+\b"
+)
 _MACRO_DEFINITION = re.compile(rb"^\.de1? .*?^\.\.$", re.MULTILINE | re.DOTALL)
 _BSD_PAGE = re.compile(rb"^\.Dd ", re.MULTILINE)
 _BSD_HEADING = re.compile(rb"^\.S[hs](?= )", re.MULTILINE)
@@ -61,6 +65,8 @@ def read(data: bytes, kind: str) -> Content:
         return _read_manual_page(program, data)
     if kind == "asciidoc":
         data = _UNDERLINED.sub(_on_one_line, _INCLUDE.sub(b"", data))
+    if kind == "rtf":
+        data = _RTF_NUMBER.sub(rb"{\1 }\2", data)
     if kind == "org":
         # An underscore within a name begins no subscript.
         data = b"#+OPTIONS: ^:nil\n" + data

@@ -89,6 +89,15 @@ def test_headings_words_and_tables_survive(kind: str, name: str) -> None:
             ["heading: OPTIONS", "paragraph: -q Quiet."],
         ),
         (
+            "a.rtf",
+            r"{\rtf1\ansi{\*\listtable{\list\listtemplateid1{\listlevel\levelnfc0\levelstartat1"
+            r"{\leveltext\'02\'00.;}{\levelnumbers\'01;}}\listid1}}"
+            r"{\*\listoverridetable{\listoverride\listid1\listoverridecount0\ls1}}"
+            r"{\listtext\plain  1.\tab}\ls1 First.\par\pard Between.\par{\listtext 2.\tab}\ls1 Last.\par}",
+            "",
+            ["paragraph: 1. First.", "paragraph: Between.", "paragraph: 2. Last."],
+        ),
+        (
             "signal.7",
             ".TH SIGNAL 7\n.SH NAME\nsignal \\- it\\*(Aqs sent\n.SH LIST\nSome.\n.TS\ntab(:);\nc s s\n"
             "lb lp-1 l.\nStandard signals\nName:Value:Use\n_\nSIGHUP:1:T{\n.B Hangs\nup\nT}\nSIGINT:2\n.TE\n",
