@@ -172,7 +172,7 @@ async def _edited(request: Request, engine: AppEngine, scope: ReadScope) -> Shel
     else:
         is_editor = editors in request.state.person.groups
     if not is_editor:
-        message = "only people of the group RAG_SERVE_EDITORS may change documents here"
+        message = "only people of the group that RAG_SERVE_EDITORS names may change documents here"
         raise ApiError(403, "no_editor", message, hint="nothing was changed")
     reason = await shelf.read_only()
     if reason:
