@@ -319,8 +319,8 @@ def compare(
         `for row in rag.compare(["runs/bm25", "runs/hybrid"]): print(row.figure,
         row.result.difference)`
     """
-    if isinstance(results, str | Path | Evaluation):
-        raise ConfigError("results is a single folder, expected a list", hint="give two or more")
+    if isinstance(results, str | Path | Evaluation) or len(results) < 2:
+        raise ConfigError("results names one folder or none", hint="give a list of two or more")
     if report is not None:
         check_target(report)
     evaluations = load_evaluations(

@@ -57,25 +57,7 @@ def compare_evaluations(evaluations: Sequence[Evaluation]) -> list[Comparison]:
         raise ConfigError(
             f"expected two or more evaluations with distinct names, found {len(names)}: {', '.join(names)}"
         )
-    shared = _shared_figures(evaluations)
-    first = aligned_figures(evaluations[0], evaluations[0])
-    rows = []
-    for evaluation in evaluations[1:]:
-        other = aligned_figures(evaluation, evaluations[0])
-        for figure in shared:
-            a = first[figure]
-            b = other[figure]
-            both = ~np.isnan(a + b)
-            means = (float(a[both].mean()), float(b[both].mean()))
-            result = compare_paired(a, b)
-            row = Comparison(figure, names[0], evaluation.name, *means, result, result.p_value)
-            rows.append(row)
-    corrected = holm([row.result.p_value for row in rows])
-    return [replace(row, p_holm=p_holm) for row, p_holm in zip(rows, corrected, strict=True)]
-
-
-def _shared_figures(evaluations: Sequence[Evaluation]) -> list[str]:
-    """The main figures that all have, if all have retrieved the passages that a figure looks at."""
+    # The main figures that all have, if all have retrieved the passages that a figure looks at.
     depths = {depth_of(evaluation) for evaluation in evaluations}
     common = set.intersection(*(set(evaluation.metrics["figures"]) for evaluation in evaluations))
     shared = []
@@ -91,7 +73,20 @@ def _shared_figures(evaluations: Sequence[Evaluation]) -> list[str]:
             hint="evaluate all with the same {ks}",
             arguments=["ks"],
         )
-    return shared
+    first = aligned_figures(evaluations[0], evaluations[0])
+    rows = []
+    for evaluation in evaluations[1:]:
+        other = aligned_figures(evaluation, evaluations[0])
+        for figure in shared:
+            a = first[figure]
+            b = other[figure]
+            both = ~np.isnan(a + b)
+            means = (float(a[both].mean()), float(b[both].mean()))
+            result = compare_paired(a, b)
+            row = Comparison(figure, names[0], evaluation.name, *means, result, result.p_value)
+            rows.append(row)
+    corrected = holm([row.result.p_value for row in rows])
+    return [replace(row, p_holm=p_holm) for row, p_holm in zip(rows, corrected, strict=True)]
 
 
 def depth_of(evaluation: Evaluation) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import rag
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, Question
 from rag.eval.compare import compare_evaluations
@@ -97,6 +98,8 @@ def test_comparisons_that_make_no_sense_are_refused(
     for alike in (pair[:1], [pair[0], pair[0]]):
         with refusal(ConfigError):
             compare_evaluations(alike)
+    with refusal(ConfigError):
+        rag.compare([])
     other = Question("q6", "Who?", ("x",))
     changed = Question("q5", "Who discovered penicillin?", ("Someone else",))
     for number, (asked, options) in enumerate(
