@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexers.passages import PassageStore
-from indexers.protocols import PassageEncoder
+from indexers.protocols import PassageEncoder, ReportsProgress
 from indexers.settings import SHARD_ROWS, VectorDtype
 from indexers.shards import Shard, Stored, divide, link_files
 from rag.core.arrays import Float32, Int64, load_npy, save_npy
@@ -263,7 +263,7 @@ def encode_corpus(
     total = int(is_new.sum())
     left = sum(int(is_new[shard.start : shard.stop].sum()) for shard in missing)
     with Progress(total, "passages", "encode", initial=total - left) as progress:
-        if left and hasattr(encoder, "reporting"):
+        if left and isinstance(encoder, ReportsProgress):
             encoder = encoder.reporting(progress.update)
         finished = total - left
         for shard in missing:

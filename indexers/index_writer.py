@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -42,7 +42,14 @@ from indexers.lucene import build_bm25
 from indexers.manifest import Manifest
 from indexers.passage_writer import passages_digest, writing_passages
 from indexers.passages import PassageStore
-from indexers.protocols import EncoderIdentity, EncodesCorpus, PassageEncoder, TokenEncoder
+from indexers.protocols import (
+    EncoderIdentity,
+    EncodesCorpus,
+    PassageEncoder,
+    ReportsProgress,
+    TokenEncoder,
+    TokenVectors,
+)
 from indexers.reuse import check_vectors
 from indexers.rights import Rights, change_rights, copy_rights, read_rights
 from indexers.settings import STAGES, BuildSettings, StageName
@@ -50,7 +57,7 @@ from indexers.shards import Stored, match_passages
 from indexers.token_build import build_tokens
 from indexers.token_codec import BITS
 from indexers.token_files import TokenShards
-from rag.core.arrays import Int64
+from rag.core.arrays import Float32, Int64
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, ResourceError
 from rag.core.files import (
     TEMPORARY_MARK,
@@ -155,20 +162,30 @@ class WriteReport:
 
 @dataclass
 class _LazyEncoder:
-    """The encoder of an index, opened when more than its identity is first asked for."""
+    """The encoder of an index, opened when the first passage has to be encoded."""
 
     directory: Path
     identity: EncoderIdentity
     open_encoder: OpenEncoder
 
     @cached_property
-    def _encoder(self) -> Encoder:
+    def _encoder(self) -> Any:
         encoder = self.open_encoder(self.identity)
         self.identity.check(self.directory, encoder.identity)
         return encoder
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._encoder, name)
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
+        """See `PassageEncoder`."""
+        return self._encoder.encode_passages(titles, texts)
+
+    def reporting(self, done: Callable[[int], None]) -> PassageEncoder:
+        """See `ReportsProgress`; an encoder that reports none is returned as it is."""
+        encoder: PassageEncoder = self._encoder
+        return encoder.reporting(done) if isinstance(encoder, ReportsProgress) else encoder
+
+    def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> TokenVectors:
+        """See `TokenEncoder`."""
+        return self._encoder.passage_tokens(titles, texts)
 
 
 def update_index(
@@ -189,7 +206,7 @@ def update_index(
     directory = Path(directory).resolve()
     with Index.open(directory) as index:
         identity = index.encoder_identity
-        encoder: Any = None
+        encoder = None
         if identity is not None:
             encoder = _LazyEncoder(directory, identity, open_encoder)
         source = dict(index.manifest.source)
@@ -289,7 +306,6 @@ class _IndexWriter:
     """Writes the stages of one index; the caller has the lock of the directory.
 
     Attributes:
-        encoder: a `PassageEncoder` or a `TokenEncoder`, as the settings need it.
         start: version whose documents and vectors are taken over, if any.
         report: counts of documents and passages, so far.
         earlier_rows: (N,) row of each passage in `start`; -1 where its vectors are not taken over.
@@ -299,7 +315,7 @@ class _IndexWriter:
 
     content: Content
     settings: BuildSettings
-    encoder: Any
+    encoder: Encoder | None
     start: Index | None
     ledger: BuildLedger
     max_deleted_share: float
@@ -350,10 +366,10 @@ class _IndexWriter:
             self.earlier_rows = match_passages(passages, start.passages)
         inputs = {"passages": stored.output}
         if self.settings.has_dense:
-            self._write_embeddings(passages, inputs)
+            self._write_embeddings(passages, inputs, cast("PassageEncoder", self.encoder))
             self._write_dense()
         if self.settings.has_tokens:
-            self._write_tokens(passages, inputs)
+            self._write_tokens(passages, inputs, cast("TokenEncoder", self.encoder))
         if "bm25" in self.settings.stages:
             self._write_bm25(passages, inputs, language)
         extra_keys = (previous and previous.model_extra) or {}
@@ -407,10 +423,12 @@ class _IndexWriter:
                 hint="upgrade the program, or build without the vectors of that index",
             )
         if self.settings.has_dense:
-            check_vectors(start, self.encoder, self.settings, with_passages=with_passages)
-        if self.settings.has_tokens and start.tokens is not None:
-            identity = start.encoder_identity
-            if identity and not identity.differences(self.encoder.identity):
+            passage_encoder = cast("PassageEncoder", self.encoder)
+            check_vectors(start, passage_encoder, self.settings, with_passages=with_passages)
+        identity = start.encoder_identity
+        if self.settings.has_tokens and start.tokens is not None and identity is not None:
+            encoder = cast("TokenEncoder", self.encoder)
+            if not identity.differences(encoder.identity):
                 self.stored_tokens = start.tokens.shards
         if not is_update:
             copy_rights(start.directory, self.ledger.directory)
@@ -533,10 +551,12 @@ class _IndexWriter:
 
         change_rights(self.ledger.directory, change)
 
-    def _write_embeddings(self, passages: PassageStore, inputs: Mapping[str, object]) -> None:
+    def _write_embeddings(
+        self, passages: PassageStore, inputs: Mapping[str, object], encoder: PassageEncoder
+    ) -> None:
         """Encode the passages, one shard per call, so that the encoder can sort them by length."""
         settings = self.settings
-        identity = self.encoder.identity
+        identity = encoder.identity
         if identity.pooling == "tokens":
             raise ConfigError(
                 f"{identity.name} makes one vector per token, type {settings.index_type} needs one "
@@ -565,9 +585,9 @@ class _IndexWriter:
                 # The probes of the next version are questions of the same kind.
                 folder.mkdir(exist_ok=True)
                 link_or_copy(vectors.directory / PROBES_NAME, probes)
-        shards = self.encode(folder, passages, self.encoder, settings.stored_dtype, **options)
+        shards = self.encode(folder, passages, encoder, settings.stored_dtype, **options)
         if not probes.exists():
-            save_probes(folder, passages, self.encoder, settings.probes, settings.seed)
+            save_probes(folder, passages, encoder, settings.probes, settings.seed)
         self.ledger.finish("embeddings", asdict(shards.layout))
 
     def _write_dense(self) -> None:
@@ -592,10 +612,12 @@ class _IndexWriter:
         )
         self.ledger.finish("dense", info.model_dump(exclude_none=True))
 
-    def _write_tokens(self, passages: PassageStore, inputs: Mapping[str, object]) -> None:
+    def _write_tokens(
+        self, passages: PassageStore, inputs: Mapping[str, object], encoder: TokenEncoder
+    ) -> None:
         settings = self.settings
         stage_settings: dict[str, Any] = {"shard_rows": settings.shard_rows, "seed": settings.seed}
-        identity = self.encoder.identity.comparable()
+        identity = encoder.identity.comparable()
         inputs = {**inputs, "encoder": identity, "bits": BITS, **stage_settings}
         stored = None
         if self.start is not None and self.stored_tokens is not None:
@@ -605,7 +627,7 @@ class _IndexWriter:
         folder = self.ledger.begin("tokens", inputs)
         if folder is None:
             return
-        info = build_tokens(passages, folder, self.encoder, stored=stored, **stage_settings)
+        info = build_tokens(passages, folder, encoder, stored=stored, **stage_settings)
         self.ledger.finish("tokens", info.model_dump())
 
     def _write_bm25(

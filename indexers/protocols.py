@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -189,8 +189,7 @@ Identity = Annotated[
 class PassageEncoder(Protocol):
     """Turns passages into vectors. It gets whole shards, so it may sort them by length.
 
-    If it also has a method `reporting`, progress is shown within a shard: it takes a function, and
-    returns the same encoder, which calls the function with the number of texts after every batch.
+    If it is also a `ReportsProgress`, progress is shown within a shard.
     """
 
     @property
@@ -203,6 +202,14 @@ class PassageEncoder(Protocol):
         The vector of a passage must depend on the arguments of this one call only: equal calls
         give equal bytes, in another process too.
         """
+
+
+@runtime_checkable
+class ReportsProgress(Protocol):
+    """A passage encoder that can say how far it is."""
+
+    def reporting(self, done: Callable[[int], None]) -> PassageEncoder:
+        """The same encoder, calling `done` with the number of texts after every batch."""
 
 
 class TokenVectors(Protocol):
