@@ -166,16 +166,9 @@ def _tune(
 ) -> DenseInfo:
     """The first effort and over-fetch whose recall reaches the target, else the last."""
     truth, _ = exact_search(embeddings, probes, min(max(RECALL_KS), info.rows))
-    efforts: Sequence[int] = (0,)  # a full scan
-    if info.nlist:
-        first = max(1, info.nlist // 128)
-        doubled = [first << n for n in range(info.nlist.bit_length()) if first << n < info.nlist]
-        efforts = [*doubled, info.nlist]
-    elif isinstance(index, faiss.IndexHNSW):
-        efforts = _GRAPH_EFFORTS
     for over_fetch in (info.over_fetch, 4 * info.over_fetch):
         before = 0.0
-        for effort in efforts:
+        for effort in _efforts(index, info.nlist):
             info = info.model_copy(update={"effort": effort, "over_fetch": over_fetch})
             dense = FaissIndex(index, embeddings, info)
             recall = {}
@@ -190,3 +183,12 @@ def _tune(
                 break
             before = worst
     return info
+
+
+def _efforts(index: faiss.Index, nlist: int) -> Sequence[int]:
+    """Efforts to try in order: nprobe of lists, efSearch of a graph, 0 for a full scan."""
+    if nlist:
+        first = max(1, nlist // 128)
+        doubled = [first << n for n in range(nlist.bit_length()) if first << n < nlist]
+        return [*doubled, nlist]
+    return _GRAPH_EFFORTS if isinstance(index, faiss.IndexHNSW) else (0,)

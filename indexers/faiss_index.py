@@ -63,7 +63,7 @@ class DenseInfo(Config):
 
 
 def search_parameters(
-    index: faiss.Index, effort: int, count: int, selected: Selection | None
+    index: faiss.Index, effort: int, count: int, selected: Selection | None = None
 ) -> faiss.SearchParameters | None:
     """Search settings for one call; settings on the index itself would be shared by threads."""
     if isinstance(index, faiss.IndexPreTransform):
@@ -85,7 +85,7 @@ def open_faiss(directory: Path, info: DenseInfo) -> faiss.Index:
     """FAISS's index in a directory, mapped into memory.
 
     Raises:
-        ArtifactError: it is damaged.
+        ArtifactError: it is damaged, or does not fit.
         ResourceError: the system lacks open files or memory.
     """
     path = directory / FAISS_NAME
@@ -93,10 +93,18 @@ def open_faiss(directory: Path, info: DenseInfo) -> faiss.Index:
         raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
     try:
         if info.mapped_lists:
-            return open_lists(path)
-        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+            index = open_lists(path)
+        else:
+            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except (RuntimeError, MemoryError) as error:
         raise unreadable(path, error) from error
+    if (index.ntotal, index.d) != (info.rows, info.dim):
+        raise MismatchedArtifactError(
+            f"{path} holds {index.ntotal} vectors of size {index.d}, "
+            f"expected {info.rows} of size {info.dim}",
+            hint="restore it or rebuild the index",
+        )
+    return index
 
 
 class FaissIndex:
@@ -139,26 +147,11 @@ class FaissIndex:
     def _search(
         self, queries: Float32, top_k: int, width: int, selected: Selection | None
     ) -> tuple[Float32, Int64]:
-        """One search with `width` times the tuned effort and candidates, and with more effort until it
-        finds enough.
-        """
+        """One search with `width` times the tuned effort and candidates."""
         allowed = len(self) if selected is None else len(selected)
         if self._count(top_k, width) >= allowed:  # FAISS has nothing to choose
             return exact_search(self._embeddings, queries, top_k, selected)
-        count = min(self._count(top_k, width), len(self))
-        effort = self._info.effort * width
-        lists = self._info.nlist
-        if lists:
-            # Tuned for the first hundred results: for two hundred and more, lists are searched in
-            # proportion.
-            tuned = width * self._count(max(RECALL_KS), 1)
-            effort = min(effort * max(1, count // tuned), lists)
-        while True:
-            parameters = search_parameters(self._index, effort, count, selected)
-            candidates: Int64 = self._index.search(queries, count, params=parameters)[1]
-            if effort >= lists or (candidates[:, : min(top_k, count)] >= 0).all():
-                break
-            effort = min(2 * effort, lists)
+        candidates = self._candidates(queries, top_k, width, selected)
         candidate_scores = exact_scores(self._embeddings, queries, candidates)
         scores, rows = select_best(candidate_scores, candidates, top_k)
         # In a graph, the links of copies of a passage may lead to other copies alone.
@@ -171,6 +164,27 @@ class FaissIndex:
     def _count(self, top_k: int, width: int) -> int:
         """Number of candidates fetched for `top_k` results; perhaps more than there are rows."""
         return width * top_k * self._info.over_fetch + CANDIDATE_MARGIN
+
+    def _candidates(
+        self, queries: Float32, top_k: int, width: int, selected: Selection | None
+    ) -> Int64:
+        """Rows (n, count) of the candidates at the first effort that gives enough; row -1: no
+        more.
+        """
+        count = min(self._count(top_k, width), len(self))
+        effort = self._info.effort * width
+        lists = self._info.nlist
+        if lists:
+            # Tuned for the first hundred results: for two hundred and more, lists are searched in
+            # proportion.
+            tuned = width * self._count(max(RECALL_KS), 1)
+            effort = min(effort * max(1, count // tuned), lists)
+        while True:
+            parameters = search_parameters(self._index, effort, count, selected)
+            rows: Int64 = self._index.search(queries, count, params=parameters)[1]
+            if effort >= lists or (rows[:, : min(top_k, count)] >= 0).all():
+                return rows
+            effort = min(2 * effort, lists)
 
 
 def open_dense(directory: Path, embeddings: EmbeddingShards, info: DenseInfo) -> VectorIndex:

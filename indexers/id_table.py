@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from rag.core.arrays import load_npy, save_npy
+from rag.core.arrays import Int64, load_npy, save_npy
 from rag.core.errors import ArtifactError, DataError
 from rag.core.files import atomic_path, hash64, unreadable
 
@@ -105,20 +106,25 @@ def writing_table(directory: Path, name: str, schema: pa.Schema) -> Iterator[Cal
         unordered = np.frombuffer(hashes, dtype=np.uint64)
         order = np.argsort(unordered, kind="stable").astype(np.int64)
         ordered = unordered[order]
-        repeated = []
-        with pa.memory_map(str(temporary)) as source:
-            ids = pa.ipc.open_file(source).read_all().column(0)
-            for position in np.flatnonzero(ordered[1:] == ordered[:-1]):
-                first, second = order[position : position + 2].tolist()
-                if ids[first] == ids[second]:
-                    repeated.append(f"{ids[first].as_py()!r} (rows {first} and {second})")
-        if repeated:
-            raise DataError(
-                f"{len(repeated)} ids occur more than once: {', '.join(repeated[:3])}",
-                hint="make the ids unique",
-            )
+        _refuse_repeated(temporary, ordered, order)
         save_npy(directory / f"{name}_hashes.npy", ordered)
         save_npy(directory / f"{name}_rows.npy", order)
+
+
+def _refuse_repeated(path: Path, hashes: NDArray[np.uint64], rows: Int64) -> None:
+    """Refuse a table in which an id occurs twice; its hashes are sorted."""
+    repeated = []
+    with pa.memory_map(str(path)) as source:
+        ids = pa.ipc.open_file(source).read_all().column(0)
+        for position in np.flatnonzero(hashes[1:] == hashes[:-1]):
+            first, second = rows[position : position + 2].tolist()
+            if ids[first] == ids[second]:
+                repeated.append(f"{ids[first].as_py()!r} (rows {first} and {second})")
+    if repeated:
+        raise DataError(
+            f"{len(repeated)} ids occur more than once: {', '.join(repeated[:3])}",
+            hint="make the ids unique",
+        )
 
 
 def open_arrow(

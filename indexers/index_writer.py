@@ -355,18 +355,13 @@ class _IndexWriter:
             return report
         passages = PassageStore(ledger.path("passages"))
         if not ledger.is_update:
-            # All documents are new, or all are as they were.
-            n_documents = len(Documents(passages.directory))
-            if ledger.existing is not None or documents is None:
-                report.kept = n_documents
-            else:
-                report.added = n_documents
-                report.passages = len(passages)
+            self._count_of_build(len(passages))
         if start is not None and self.settings.has_encoder:
             self.earlier_rows = match_passages(passages, start.passages)
         inputs = {"passages": stored.output}
         if self.settings.has_dense:
-            self._write_embeddings(passages, inputs, cast("PassageEncoder", self.encoder))
+            encoder = cast("PassageEncoder", self.encoder)
+            self._write_embeddings(passages, inputs, encoder)
             self._write_dense()
         if self.settings.has_tokens:
             self._write_tokens(passages, inputs, cast("TokenEncoder", self.encoder))
@@ -380,6 +375,16 @@ class _IndexWriter:
             # Where centroids are trained anew, nothing is taken over, nor for kept passages.
             report.reused = taken_over - self.kept_passages if taken_over else 0
         return report
+
+    def _count_of_build(self, n_passages: int) -> None:
+        """Count the documents of an index that is no update: all are new, or all are as they were."""
+        n_documents = len(Documents(self.ledger.path("passages")))
+        is_as_it_was = self.ledger.existing is not None or self.content.documents is None
+        if is_as_it_was:
+            self.report.kept = n_documents
+        else:
+            self.report.added = n_documents
+            self.report.passages = n_passages
 
     def _check_resumed(self) -> None:
         """Refuse to go on with a build or an index of other parts, or of another encoder."""
@@ -451,20 +456,9 @@ class _IndexWriter:
                 # Of the interrupted run, which has read the documents.
                 self.report.notes = self.ledger.state.notes
                 return
-            with (
-                writing_passages(folder) as writer,
-                writing_documents(folder) as add_document,
-                Progress(None, "passages", "store") as progress,
-            ):
-                for put in documents:
-                    writer.add_many(put.passages)
-                    add_document(put)
-                    progress.update(len(put.passages))
-                if not len(writer):
-                    what = "there are no passages to index"
-                    raise DataError(what, hint="check the corpus and the split settings")
+            output = _store(documents, folder)
             self.ledger.state.notes = list(self.content.notes())
-            self.ledger.finish("passages", {"count": len(writer), "sha256": writer.digest})
+            self.ledger.finish("passages", output)
             return
         passages = chain.from_iterable(put.passages for put in documents)
         count, sha256 = passages_digest(passages)
@@ -495,25 +489,13 @@ class _IndexWriter:
             if start is not None and self.ledger.is_update and entry is None:
                 entry = start.documents.find(change.id)
             stored = [] if read_passages is None or entry is None else read_passages(entry.rows)
-            if isinstance(change, Passage):
-                document = Put(change.id, "", [change])
-            elif isinstance(change, DocumentEntry):
-                document = Put(change.id, change.digest, stored, sent=change.sent)
-            else:
-                document = change
-            put, groups = _without_groups(document)
+            put, groups = _without_groups(_as_put(change, stored))
             if groups:
                 stated_groups[put.id] = groups
             if put.id in rights.folders:
                 reread_ids.add(put.id)
             if self.ledger.is_update:
-                if entry is not None and put.passages == stored:
-                    report.kept += 1
-                    self.kept_passages += len(stored)
-                else:
-                    report.added += entry is None
-                    report.replaced += entry is not None
-                    report.passages += len(put.passages)
+                self._compare(put, entry, stored)
             yield put
         if start is not None and self.ledger.is_update:
             total = len(start.documents)
@@ -529,6 +511,21 @@ class _IndexWriter:
         # The stage is not finished yet: a killed run writes the groups again, and nobody searches new
         # documents without them.
         self._write_rights(stated_groups, reread_ids)
+
+    def _compare(self, put: Put, entry: DocumentEntry | None, stored: list[Passage]) -> None:
+        """Count a document of an update as kept, replaced or added.
+
+        Args:
+            entry: the document with its id in the earlier version, which has the passages `stored`.
+        """
+        report = self.report
+        if entry is not None and put.passages == stored:
+            report.kept += 1
+            self.kept_passages += len(stored)
+            return
+        report.added += entry is None
+        report.replaced += entry is not None
+        report.passages += len(put.passages)
 
     def _write_rights(
         self, stated_groups: Mapping[str, Groups], reread_ids: Collection[str]
@@ -552,7 +549,10 @@ class _IndexWriter:
         change_rights(self.ledger.directory, change)
 
     def _write_embeddings(
-        self, passages: PassageStore, inputs: Mapping[str, object], encoder: PassageEncoder
+        self,
+        passages: PassageStore,
+        inputs: Mapping[str, object],
+        encoder: PassageEncoder,
     ) -> None:
         """Encode the passages, one shard per call, so that the encoder can sort them by length."""
         settings = self.settings
@@ -619,14 +619,15 @@ class _IndexWriter:
         stage_settings: dict[str, Any] = {"shard_rows": settings.shard_rows, "seed": settings.seed}
         identity = encoder.identity.comparable()
         inputs = {**inputs, "encoder": identity, "bits": BITS, **stage_settings}
-        stored = None
+        # The version whose centroids and codes are taken over decides the content, too.
         if self.start is not None and self.stored_tokens is not None:
-            # The version whose centroids and codes are taken over decides the content, too.
             inputs["start"] = fingerprint(self.start.manifest.stage("tokens").model_dump())[:16]
-            stored = Stored(self.stored_tokens, self.earlier_rows)
         folder = self.ledger.begin("tokens", inputs)
         if folder is None:
             return
+        stored = None
+        if self.stored_tokens is not None:
+            stored = Stored(self.stored_tokens, self.earlier_rows)
         info = build_tokens(passages, folder, encoder, stored=stored, **stage_settings)
         self.ledger.finish("tokens", info.model_dump())
 
@@ -645,6 +646,14 @@ class _IndexWriter:
         self.ledger.finish("bm25", info.model_dump())
 
 
+def _as_put(change: Change, stored: list[Passage]) -> Put:
+    if isinstance(change, Passage):
+        return Put(change.id, "", [change])
+    if isinstance(change, DocumentEntry):
+        return Put(change.id, change.digest, stored, sent=change.sent)
+    return change
+
+
 def _without_groups(put: Put) -> tuple[Put, Groups]:
     """A document whose passages do not name its groups, and these groups."""
     groups: Groups = frozenset()
@@ -659,6 +668,24 @@ def _without_groups(put: Put) -> tuple[Put, Groups]:
             passage = replace(passage, metadata=tuple(metadata.items()))
         passages.append(passage)
     return (replace(put, passages=passages) if groups else put), groups
+
+
+def _store(documents: Iterable[Put], directory: Path) -> dict[str, Any]:
+    """Write passages and documents; returns the number of passages and their digest."""
+    with (
+        writing_passages(directory) as writer,
+        writing_documents(directory) as add_document,
+        Progress(None, "passages", "store") as progress,
+    ):
+        for put in documents:
+            writer.add_many(put.passages)
+            add_document(put)
+            progress.update(len(put.passages))
+        if not len(writer):
+            raise DataError(
+                "there are no passages to index", hint="check the corpus and the split settings"
+            )
+    return {"count": len(writer), "sha256": writer.digest}
 
 
 def _names_of(stages: Collection[StageName]) -> str:

@@ -43,7 +43,8 @@ def plan(n_passages: int, dim: int, settings: BuildSettings) -> dict[str, float]
     parts = {"passages": text_bytes + n_passages * _PASSAGE_BYTES}
     if settings.has_dense:
         number_bytes = np.dtype(settings.stored_dtype).itemsize
-        searched = parts["embeddings"] = float(n_passages * dim * number_bytes)
+        parts["embeddings"] = float(n_passages * dim * number_bytes)
+        searched = parts["embeddings"]
         if settings.index_type != "flat":
             codes = n_passages * _code_bytes(settings.index_type, n_passages, dim)
             building = searched = parts["dense"] = codes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from indexers.embeddings import encode_passages
+from indexers.embeddings import EmbeddingShards, encode_passages
 from indexers.index import Index
 from indexers.protocols import PassageEncoder
 from indexers.settings import BuildSettings
@@ -47,18 +47,25 @@ def check_vectors(
     differences = stored.differences(encoder.identity)
     if any(not line.startswith(may_differ) for line in differences):
         stored.check(start.directory, encoder.identity)
-    if not differences:
-        return
+    if differences:
+        _check_sample(start, embeddings, encoder, settings.seed)
+
+
+def _check_sample(
+    start: Index, embeddings: EmbeddingShards, encoder: PassageEncoder, seed: int
+) -> None:
+    """Refuse an encoder that gives a sample of the passages other vectors than are stored."""
     count = min(_CHECKED_PASSAGES, len(start.passages))
-    draw = np.random.default_rng(settings.seed)
+    draw = np.random.default_rng(seed)
     rows = np.sort(draw.choice(len(start.passages), count, replace=False))
-    vectors = embeddings.rows(rows)
+    stored = embeddings.rows(rows)
     computed = encode_passages(encoder, start.passages.get_many(rows))
-    lengths = np.maximum(np.linalg.norm(vectors, axis=1), 1e-30)
-    farthest = (np.linalg.norm(computed - vectors, axis=1) / lengths).max()
+    lengths = np.maximum(np.linalg.norm(stored, axis=1), 1e-30)
+    farthest = (np.linalg.norm(computed - stored, axis=1) / lengths).max()
     if farthest > _FARTHEST:
         raise MismatchedArtifactError(
             f"{encoder.identity.name} gives passages of {start.directory} other vectors "
             f"({farthest:.0%} apart)",
-            hint=f"name the encoder that it was made with, {stored.name}, or build it again",
+            hint=f"name the encoder that it was made with, {start.require_dense().encoder.name}, "
+            "or build it again",
         )

@@ -162,26 +162,7 @@ def _run(
     states = list(states)
     finished = dict[int, AnswerSet]()
     for _ in range(MAX_STEPS):
-        # What the policy asks for, with the numbers of the questions.
-        searches = list[tuple[int, str]]()
-        readings = list[tuple[int, SearchResult]]()
-        for n, state in enumerate(states):
-            if n in finished:
-                continue
-            step = policy.step(state)
-            if isinstance(step, Finish):
-                finished[n] = step.answers
-            elif isinstance(step, Search):
-                for query in step.queries:
-                    fault = fault_of_question(query)
-                    if fault:
-                        raise ConfigError(
-                            f"a query of {type(policy).__name__} {fault}",
-                            hint="search for words in Unicode",
-                        )
-                    searches.append((n, query))
-            elif isinstance(step, Read):
-                readings += [(n, result) for result in step.searches]
+        searches, readings = _next_steps(policy, states, finished)
         if searches:
             with stage(timer, "retrieve"):
                 results = search([query for _, query in searches], options.top_k, timer)
@@ -202,6 +183,37 @@ def _run(
         f"{type(policy).__name__} gave no answer in {MAX_STEPS} steps",
         hint="return Finish once there are answers",
     )
+
+
+def _next_steps(
+    policy: Policy, states: Sequence[State], finished: dict[int, AnswerSet]
+) -> tuple[list[tuple[int, str]], list[tuple[int, SearchResult]]]:
+    """The queries and the readings that the policy asks for, each with the number of its question.
+
+    A question that the policy finishes enters `finished`.
+    """
+    unfinished = [n for n in range(len(states)) if n not in finished]
+    searches = list[tuple[int, str]]()
+    readings = list[tuple[int, SearchResult]]()
+    for n in unfinished:
+        step = policy.step(states[n])
+        if isinstance(step, Finish):
+            finished[n] = step.answers
+        elif isinstance(step, Search):
+            _check_queries(policy, step.queries)
+            searches += [(n, query) for query in step.queries]
+        elif isinstance(step, Read):
+            readings += [(n, result) for result in step.searches]
+    return searches, readings
+
+
+def _check_queries(policy: Policy, queries: Sequence[str]) -> None:
+    for query in queries:
+        fault = fault_of_question(query)
+        if fault:
+            raise ConfigError(
+                f"a query of {type(policy).__name__} {fault}", hint="search for words in Unicode"
+            )
 
 
 def _read(

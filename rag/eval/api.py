@@ -312,7 +312,6 @@ def compare(
     Args:
         results: folders written by `evaluate`, or its return values; the others are compared with
             the first.
-
         report: write a side-by-side HTML page here.
 
     Example:

@@ -115,31 +115,13 @@ def evaluate_claims(
         "system": dict(system.identity),
     }
     with directory_lock(folder):
-        if runner.check_folder(folder, header):
-            return
-        clean_directory(folder)
-        journal = runner.open_journal(folder)
-        unjudged = journal.unanswered(iter(chosen))
-        done = len(journal.answered)
-        with (
-            disk_errors(journal.path),
-            Progress(len(chosen), "claims", "evaluate", initial=done) as bar,
-        ):
-            while batch := list(islice(unjudged, settings.batch_size)):
-                runner.write_state(folder, header)
-                records = []
-                for claim, verdict in zip(batch, system.judge(batch), strict=True):
-                    record = _record(claim, verdict, choices, system.index)
-                    record["groups"] = field_values(claim, settings.by)
-                    record["timings_ms"] = runner.shares_of(verdict.timings_ms, len(batch))
-                    records.append(QuestionRecord.model_validate(record))
-                journal.append(records)
-                bar.update(len(batch))
-            journal.finish(folder / runner.RECORDS_NAME, [claim.id for claim in chosen])
-        _write_predictions(folder)
-        figures = _figures(folder / runner.RECORDS_NAME, settings)
-        figures["notes"] += _notes(system, chosen, folder)
-        runner.finish(folder, {**header, **figures}, command)
+        if not runner.check_folder(folder, header):
+            clean_directory(folder)
+            _judge_all(system, chosen, choices, folder, settings, header)
+            _write_predictions(folder)
+            figures = _figures(folder / runner.RECORDS_NAME, settings)
+            figures["notes"] += _notes(system, chosen, folder)
+            runner.finish(folder, {**header, **figures}, command)
 
 
 def label_choices(claims: Iterable[Claim]) -> dict[str, list[ClaimLabel]]:
@@ -173,31 +155,62 @@ def set_of(claim: Claim) -> str:
     return str(claim.meta.get("set", ""))
 
 
+def _judge_all(
+    system: ClaimSystem,
+    claims: Sequence[Claim],
+    choices: Mapping[str, Sequence[ClaimLabel]],
+    folder: Path,
+    settings: EvaluationSettings,
+    header: Mapping[str, Any],
+) -> None:
+    """Append the records of all claims that have none yet."""
+    journal = runner.open_journal(folder)
+    unjudged = journal.unanswered(iter(claims))
+    done = len(journal.answered)
+    with (
+        disk_errors(journal.path),
+        Progress(len(claims), "claims", "evaluate", initial=done) as bar,
+    ):
+        while batch := list(islice(unjudged, settings.batch_size)):
+            runner.write_state(folder, header)
+            records = []
+            for claim, verdict in zip(batch, system.judge(batch), strict=True):
+                shares_ms = runner.shares_of(verdict.timings_ms, len(batch))
+                extra = {"groups": field_values(claim, settings.by), "timings_ms": shares_ms}
+                possible = choices.get(set_of(claim), VERDICT_LABELS)
+                records.append(_record(claim, verdict, possible, system.index, extra))
+            journal.append(records)
+            bar.update(len(batch))
+        journal.finish(folder / runner.RECORDS_NAME, [claim.id for claim in claims])
+
+
 def _record(
     claim: Claim,
     verdict: Verdict,
-    choices: Mapping[str, Sequence[ClaimLabel]],
+    choices: Sequence[ClaimLabel],
     index: Index | None,
-) -> dict[str, object]:
-    """The fields of the record of a claim that say what came of it.
+    extra: Mapping[str, object],
+) -> QuestionRecord:
+    """The record of a claim.
 
     Args:
-        choices: the labels of each claim set.
+        extra: further fields.
     """
     fields: dict[str, object] = {
         "id": claim.id,
         "question": claim.text,
         "answers": [claim.label] if claim.label else [],
-        "probabilities": verdict.probabilities,
+        "probabilities": dict(verdict.probabilities),
+        "stage": None,
         "hits": [
             StoredHit(id=step.passage_id, title=step.title, score=step.score, text=step.text)
             for step in verdict.path
         ],
+        **extra,
     }
     prediction: str = verdict.label
     if verdict.probabilities:
-        possible = choices.get(set_of(claim), VERDICT_LABELS)
-        prediction, fields["confidence"] = likeliest(verdict.probabilities, possible)
+        prediction, fields["confidence"] = likeliest(verdict.probabilities, choices)
     else:
         fields["notice"] = verdict.notice
     found = {} if index is None else _found_sentences(claim, verdict, index)
@@ -211,7 +224,7 @@ def _record(
     fields["prediction"] = prediction
     fields["sentences"] = list(found.values())
     fields["scores"] = scores
-    return fields
+    return QuestionRecord.model_validate(fields)
 
 
 def likeliest(
@@ -246,15 +259,19 @@ def _found_sentences(
         number = sentence_spans(step.text).index((start, end))
         names = {step.title, step.passage_id, index.document_of(step.passage_id)}
         key: Hashable = (step.passage_id, start, end)
-        text = step.text[start:end]
         for sentence in chain.from_iterable(claim.gold_sets):
-            is_same = sentence.sentence == number
-            if sentence.text:
-                is_same = text.strip() in sentence.text or sentence.text.strip() in text
-            if is_same and (not sentence.article or sentence.article in names):
+            if _is_sentence(sentence, names, number, step.text[start:end]):
                 key = _sentence_key(sentence)
         found[key] = (step.title or step.passage_id, number)
     return found
+
+
+def _is_sentence(sentence: GoldSentence, names: set[str], number: int, text: str) -> bool:
+    if sentence.article and sentence.article not in names:
+        return False
+    if sentence.text:
+        return text.strip() in sentence.text or sentence.text.strip() in text
+    return sentence.sentence == number
 
 
 def _sentence_key(sentence: GoldSentence) -> Hashable:
@@ -311,23 +328,28 @@ def _notes(system: ClaimSystem, claims: Sequence[Claim], folder: Path) -> list[s
             f"{unjudged[0]}"
         )
     if system.index is not None:
-        index = system.index
-        titles = CorpusTexts(index.passages, of=attrgetter("title"))
-
-        def is_here(article: str) -> bool:
-            is_passage = index.passages.row_of(article) is not None
-            return is_passage or article in titles or index.documents.row_of(article) is not None
-
-        missing = []
-        for claim in claims:
-            article_sets = [
-                {sentence.article for sentence in gold_set} - {""} for gold_set in claim.gold_sets
-            ]
-            if article_sets and not any(all(map(is_here, articles)) for articles in article_sets):
-                missing.append(claim.id)
+        missing = _claims_without_articles(system.index, claims)
         if missing:
             notes.append(
                 f"the evidence of {len(missing):,} of {len(claims):,} claims, such as "
                 f"{missing[0]!r}, names articles that are not in this index, and counts as not found"
             )
     return notes
+
+
+def _claims_without_articles(index: Index, claims: Sequence[Claim]) -> list[str]:
+    """Ids of the claims whose gold sets all name an article that the index lacks."""
+    titles = CorpusTexts(index.passages, of=attrgetter("title"))
+
+    def is_here(article: str) -> bool:
+        is_passage = index.passages.row_of(article) is not None
+        return is_passage or article in titles or index.documents.row_of(article) is not None
+
+    missing = []
+    for claim in claims:
+        article_sets = [
+            {sentence.article for sentence in gold_set} - {""} for gold_set in claim.gold_sets
+        ]
+        if article_sets and not any(all(map(is_here, articles)) for articles in article_sets):
+            missing.append(claim.id)
+    return missing

@@ -84,7 +84,7 @@ def load_evaluation(folder: str | Path, name: str | None = None) -> Evaluation:
         metrics = read_json(path / METRICS_NAME)
     except DataError as error:
         raise DataError(error.message, hint=hint) from error
-    if metrics.get("kind") != "evaluation":
+    if not isinstance(metrics, dict) or metrics.get("kind") != "evaluation":
         raise DataError(f"{path / METRICS_NAME} was not written by an evaluation")
     return Evaluation(name or path.resolve().name, path, metrics, tuple(metrics.get("notes", ())))
 

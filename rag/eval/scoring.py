@@ -136,11 +136,7 @@ def _record(
     if paths:
         stored["paths"] = [[passage.id for _, passage in path] for path in paths[:_STORED_TEXTS]]
     if "em" in scores:
-        stored["stage"] = "reading" if reader_saw_answer else "retrieval"
-        if scores["em"] == 1.0:
-            stored["stage"] = "correct"
-        elif not is_findable:
-            stored["stage"] = "unknown"
+        stored["stage"] = _stage(scores, reader_saw_answer, is_findable)
     fields: dict[str, object] = {
         "id": question.id,
         "question": question.text,
@@ -236,6 +232,15 @@ def _coverage(asked: AskedQuestion, settings: EvaluationSettings) -> dict[str, f
     if paths:
         scores |= path_scores(paths, keys, settings.ks)
     return scores
+
+
+def _stage(scores: Mapping[str, float | None], reader_saw_answer: bool, is_findable: bool) -> str:
+    """The stage of `STAGES` that caused a miss."""
+    if scores["em"] == 1.0:
+        return "correct"
+    if not is_findable:
+        return "unknown"
+    return "reading" if reader_saw_answer else "retrieval"
 
 
 def _stored_answers(

@@ -102,7 +102,6 @@ def create_mcp_server(pipeline: Pipeline, *, top_k: int = 10) -> MCPServer:
         pipeline: opened with a reader, for `ask`; its verifier is that of `verify`.
         top_k: results of `search`.
 
-
     Raises:
         MissingDependencyError: the package `mcp` is not installed.
     """

@@ -23,7 +23,7 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 # those of readers.
 TOKENS = {
     # Comparisons of two things are taken apart, and numbers in two units read.
-    "rag/*.py": (15_450, 10_500),
+    "rag/*.py": (15_550, 10_500),
     "rag/adaptation": (6_520, 5_550),
     "rag/bench": (14_960, 8_000),
     "rag/cli": (11_300, 7_200),
@@ -34,7 +34,7 @@ TOKENS = {
     "rag/docs": (180, 200),
     # One table of figures; what a run cannot be judged by is refused, what is left out is noted; runs of
     # three columns.
-    "rag/eval": (19_880, 12_200),
+    "rag/eval": (20_050, 12_200),
     # A tool of MCP judges claims.
     "rag/integrations": (1_530, 1_200),
     "rag/joint": (13_790, 13_000),
@@ -44,7 +44,7 @@ TOKENS = {
     "rag/sample": (60, 100),
     "rag/scale": (2_800, 2_700),
     "rag/training": (9_850, 8_200),
-    "indexers": (33_710, 28_000),
+    "indexers": (34_170, 28_000),
     "readers": (56_541, 43_600),
     # Negatives are none of another example of the question, nor copies of a hop's passages.
     "retrievers": (49_844, 41_000),
