@@ -38,7 +38,7 @@ _APOSTROPHE = rb"\*(Aq"
 # Pandoc writes this word in place of a table of tbl that spans columns or has other modifiers.
 _LOST_TABLE = "TABLE"
 _TABLE = re.compile(
-    rb"^\.TS.*\n(?P<form>(?:(?!\.TE).*\n)*?.*\.[ \t]*\n)(?P<rows>(?:(?!\.TE).*\n)*)\.TE",
+    rb"^\.TS.*\n(?P<form>(?>(?:(?!\.TE).*\n)*?.*\.[ \t]*\n))(?P<rows>(?:(?!\.TE).*\n)*+)\.TE",
     re.MULTILINE,
 )
 _SEPARATOR = re.compile(rb"tab *\((.)\)")
@@ -110,18 +110,16 @@ def _n_lost_tables(content: Content) -> int:
 
 def _plain_table(table: re.Match[bytes]) -> bytes:
     """A table whose columns are all alike, behind the rows above its columns."""
-    stated = _SEPARATOR.search(table["form"])
-    separator = stated[1] if stated else b"\t"
+    option = _SEPARATOR.search(table["form"])
+    separator = option[1] if option else b"\t"
     rows = _BLOCK.sub(lambda block: _REQUEST.sub(b"", block[1]).replace(b"\n", b" "), table["rows"])
-    lines = [line for line in rows.split(b"\n") if line.strip(b"_= ") and line[:1] != b"."]
+    lines = [line for line in rows.splitlines() if line.strip(b"_= ") and line[:1] != b"."]
     n_separators = max((line.count(separator) for line in lines), default=0)
     above = list(itertools.takewhile(lambda line: line.count(separator) < n_separators, lines))
     head, *body = lines[len(above) :] or [b""]
     filled = [line + separator * (n_separators - line.count(separator)) for line in body]
-    form = b"l " * n_separators + b"l."
-    return b"\n".join(
-        [*above, b".TS", b"tab(" + separator + b");", form, head, b"_", *filled, b".TE"]
-    )
+    form = [b".TS", b"tab(%b);" % separator, b"l " * n_separators + b"l."]
+    return b"\n".join([*above, *form, head, b"_", *filled, b".TE"])
 
 
 def _run(program: str, source: str, data: bytes) -> Content:

@@ -27,7 +27,8 @@ from rag.data.files.fields import listed_names
 _HYPHENS = "\x02\ufffe"
 # At the end of a page PDFium sees no next line, and may leave the hyphen as it is.
 _HYPHEN_OF_PAGE = re.compile(rf"(?:[{_HYPHENS}]|(?<=[^\W\d_])-)\Z")
-_HYPHENATED = re.compile(rf"([\w-]*)[{_HYPHENS}]\s*?({PAGE_BREAK}?)\s*([\w-]*)")
+# From the beginning of a word on, so that long ones are read once.
+_HYPHENATED = re.compile(rf"(?<![\w-])([\w-]*)[{_HYPHENS}]({PAGE_BREAK}?)\s*(?=([\w-]*))")
 _WORDS = re.compile(r"[\w-]+")
 # Two parts around a hyphen that belongs to their word.
 _COMPOUND = re.compile(
@@ -359,7 +360,7 @@ def _without_hyphenation(pieces: Sequence[Piece]) -> list[Piece]:
         if is_kept == (f"{before}{after}".lower() in words):
             is_kept = _COMPOUND.match(f"{before}\x02{after}") is not None
         hyphen = "-" if is_kept else ""
-        return f"{before}{hyphen}{page_break}{after}"
+        return f"{before}{hyphen}{page_break}"
 
     return [replace(piece, text=_HYPHENATED.sub(join, piece.text)) for piece in pieces]
 

@@ -9,7 +9,7 @@ import pytest
 from rag.core.types import page_at
 from rag.data.documents.blocks import Piece, assemble, clean
 from rag.data.documents.convert import convert
-from rag.data.documents.pdf import _text_piece
+from rag.data.documents.pdf import _text_piece, _without_hyphenation
 from rag.data.documents.pdf_page import Line
 from rag.data.documents.read import document_from
 from tests import document_makers as make
@@ -82,6 +82,13 @@ def test_hyphens_at_the_ends_of_lines_are_those_of_words_or_of_syllables() -> No
         "paragraph: It is read by the settings of ISO-8601, and by --dry-run for the multipart "
         "form of a co-operative X-ray. So co-operative, for cooperation."
     ]
+
+
+def test_several_hyphens_of_a_word_and_a_word_without_an_end() -> None:
+    endless = "0f" * 50_000
+    pieces = [Piece("paragraph", "By ISO\x028601\x02A."), Piece("paragraph", endless)]
+    joined = [piece.text for piece in _without_hyphenation(pieces)]
+    assert joined == ["By ISO-8601-A.", endless]
 
 
 def test_entries_of_a_list_stay_apart_where_a_page_ends() -> None:
