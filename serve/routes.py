@@ -218,8 +218,8 @@ def _response(
     body: RetrieveRequest, results: Sequence[Served[AnswerSet]] | Sequence[Served[SearchResult]]
 ) -> Response:
     """The results in the form of the request: that of one question, or those of several."""
-    shown = list(map(served_json, results))
-    return JSONResponse({"results": shown} if body.questions else shown[0])
+    contents = list(map(served_json, results))
+    return JSONResponse({"results": contents} if body.questions else contents[0])
 
 
 @router.get("/v1/passages/{passage_id:path}", response_model=NeighboursOut)
@@ -242,8 +242,8 @@ async def passage(
         hint = "ids come from /v1/retrieve and /v1/ask and belong to one index"
         raise ApiError(404, "passage_not_found", message, hint=hint)
     before, passage, after = found
-    shown = (*before, passage, *after)
-    engine.audit(request, scope, (passage.id for passage in shown))
+    passages = (*before, passage, *after)
+    engine.audit(request, scope, (passage.id for passage in passages))
     content = passage_json(passage)
     if around:
         content["before"] = list(map(passage_json, before))

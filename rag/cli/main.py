@@ -201,9 +201,9 @@ def _explain(error: Exception, spell: Callable[[str], str]) -> tuple[str, int]:
         return "error: out of memory\n  → try a smaller --index-type, see `rag docs indexing`", 6
     if isinstance(error, OSError) and error.strerror:
         # There is none where the output goes.
-        place = f"{error.filename}: " if error.filename else ""
+        path = f"{error.filename}: " if error.filename else ""
         hint = "check the path, what lies there and its permissions; --debug shows what needed it"
-        found = f"error: {place}{error.strerror.lower()}\n  → {hint}"
+        found = f"error: {path}{error.strerror.lower()}\n  → {hint}"
         return found, ResourceError.exit_code
     found = f"unexpected error: {type(error).__name__}: {error}\n  → add --debug to see where"
     return found, _UNEXPECTED

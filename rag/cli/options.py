@@ -152,16 +152,16 @@ def option(name: str, kind: object, default: object, help: Parameter) -> inspect
     if line_type in (bool, bool | None) and default is not False:
         # What is on, or decided elsewhere, can be switched off; what is off needs no --no- option.
         spelling = Parameter(negative=f"--no-{name.replace('_', '-')}")
-    shown = Parameter()
+    default_help = Parameter()
     if isinstance(default, list | tuple | dict):
         # As it is typed; nothing where it is empty.
-        shown = Parameter(show_default=",".join(map(str, default)) or False)
+        default_help = Parameter(show_default=",".join(map(str, default)) or False)
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
         annotation=Annotated[
-            line_type | None if default is None else line_type, help, spelling, shown, reader
+            line_type | None if default is None else line_type, help, spelling, default_help, reader
         ],
     )
 

@@ -19,13 +19,7 @@ from indexers.index import Index
 from rag.config import load_config
 from rag.core.arrays import Float32
 from rag.core.errors import DataError
-from rag.core.files import (
-    atomic_write_json,
-    check_target,
-    directory_lock,
-    hash64,
-    sha256_file,
-)
+from rag.core.files import atomic_write_json, check_target, directory_lock, hash64, sha256_file
 from rag.core.types import Hit, Passage, Query, Question
 from rag.data.examples import Candidate, Example, write_examples
 from rag.data.questions import draw_sample, questions_digest, read_questions

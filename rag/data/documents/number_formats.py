@@ -104,7 +104,12 @@ def _number(value: float, number_format: str) -> str:
         digits = _groups(amount, patterns)
     elif patterns[0] != "General":
         digits = [_digits(amount, patterns[0])]
-    parts = [digits.pop(0) if token in patterns else _literal(token) for token in tokens]
+    parts = []
+    for token in tokens:
+        if token in patterns:
+            parts.append(digits.pop(0))
+        else:
+            parts.append(_literal(token))
     text = "".join(parts).strip()
     if _COLOUR.search(section) and not re.search("[-(]", text):
         # A sheet shows these in red, without a sign.
@@ -124,7 +129,7 @@ def _fitting(value: float, sections: list[str]) -> str:
 
 def _groups(amount: Decimal, patterns: list[str]) -> list[str]:
     """The digits of a whole number, in groups of the patterns' lengths from the last one on."""
-    digits = f"{amount:f}".partition(".")[0].zfill("".join(patterns).count("0"))
+    digits = str(int(amount)).zfill("".join(patterns).count("0"))
     groups: list[str] = []
     for pattern in reversed(patterns[1:]):
         groups.insert(0, digits[-len(pattern) :])

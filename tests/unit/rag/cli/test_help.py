@@ -72,11 +72,13 @@ def test_every_command_has_help_in_panels() -> None:
         # Defaults are spelled as they are typed.
         assert not re.findall(r"\[default:\s+[\[({\]]", shown), name
         arguments = [
-            each for each in command.assemble_argument_collection(parse_docstring=True) if each.show
+            argument
+            for argument in command.assemble_argument_collection(parse_docstring=True)
+            if argument.show
         ]
-        unexplained = [each.name for each in arguments if not each.parameter.help]
+        unexplained = [argument.name for argument in arguments if not argument.parameter.help]
         assert not unexplained, name
-        options = {each.field_info.name: each.name for each in arguments}
-        for each in arguments:
-            others = set(re.findall(r"`(\w+)`", each.parameter.help)) & options.keys()
-            assert not others, (name, each.name, others)
+        options = {argument.field_info.name: argument.name for argument in arguments}
+        for argument in arguments:
+            others = set(re.findall(r"`(\w+)`", argument.parameter.help)) & options.keys()
+            assert not others, (name, argument.name, others)

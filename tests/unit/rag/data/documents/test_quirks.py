@@ -507,9 +507,9 @@ def test_an_exponent_of_word_is_no_part_of_its_number() -> None:
     document = docx.Document()
     paragraph = document.add_paragraph("10")
     paragraph.add_run("1").font.superscript = True
-    place = docx.oxml.OxmlElement("w:position")
-    place.set(docx.oxml.ns.qn("w:val"), "7")
-    paragraph.add_run("2").element.get_or_add_rPr().append(place)
+    position = docx.oxml.OxmlElement("w:position")
+    position.set(docx.oxml.ns.qn("w:val"), "7")
+    paragraph.add_run("2").element.get_or_add_rPr().append(position)
     paragraph.add_run(" cells of the 1")
     paragraph.add_run("st").font.superscript = True
     assert convert(make.saved(document), "a.docx").text == "10^12 cells of the 1st"
