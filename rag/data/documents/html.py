@@ -25,7 +25,6 @@ _SKIPPED = {
     "noscript",
     "template",
     "svg",
-    "math",
     "iframe",
     "object",
     "canvas",
@@ -57,8 +56,10 @@ _NAVIGATION_NAMES = re.compile(
     r"screen-reader-text|sr-only|visually-hidden|noprint|mw-(editsection|jump-link)|catlinks)($|[\s_-])"
 )
 _ANCHORS = re.compile(
-    r"(^|\s)(header-?link|anchor(-?link)?|permalink|self-?link|copiable-link|footnote-?(?:ref|back)|link-target)(\s|$)"
+    r"(^|\s)(header-?link|anchor(-?link)?|permalink|self-?link|copiable-(?:link|anchor)|footnote-?(?:ref|back(?:ref)?)|link-target|(?:doc-)?noteref)(\s|$)"
 )
+# Of source code: by Pygments, Rouge and Hugo.
+_LINE_NUMBERS = ".linenos, pre.lineno, pre .lineno, pre .ln, pre .lnt"
 _BLOCKS = {
     "p",
     "div",
@@ -91,6 +92,8 @@ _BLOCKS = {
     *_HEADINGS,
 }
 _INVISIBLE = re.compile(r"(^|;)\s*(display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
+# What does not begin with the term that it defines.
+_TAKE_NO_TERM = ("pre", "table", "ul", "ol", "dl")
 # What is found in a table that only lays out a page.
 _LAYOUT = "td h1, td h2, td h3, td pre, td ul li ul"
 # Of tables in each other.
@@ -122,8 +125,11 @@ _CLOSED = re.compile(rf"<(?!(?:{_VOID})\b)([a-z][\w.:-]*)((?:\s[^<>]*)?)/>", re.
 def page(text: str) -> Content:
     """A whole page, or its main part if that is marked and has text."""
     tree = _parsed(_CLOSED.sub(r"<\1\2></\1>", text))
-    title_node = tree.css_first("title")
+    # The second is that of Google's documents, whose pages have no other.
+    title_node = tree.css_first("title, .doc-content > .title")
     title = "" if title_node is None else stated_title(title_node.text())
+    for numbers in tree.css(_LINE_NUMBERS):
+        numbers.decompose()
     pieces = _main_part(tree)
     return Content(title or first_heading(pieces), pieces)
 
@@ -233,9 +239,13 @@ class _Walk:
             self.flush()
 
     def _visit_element(self, node: Any, tag: str) -> None:
+        if tag in _TAKE_NO_TERM and self._mark.endswith(": "):
+            self._end_term()
         if tag in _HEADINGS:
             # Some sites put the whole heading into a link to itself.
             self._inline.append(_inline_text(node) or node.text(deep=True))
+            # Java's documentation puts the parts of a page into lists.
+            self._mark = self._mark.removesuffix(BULLET)
             self.flush("heading", int(tag[1]))
         elif tag == "pre":
             for line_end in node.css("br"):
@@ -253,6 +263,11 @@ class _Walk:
             if self._begins_line():
                 self.flush()
             self._inline.append(_LINE_END)
+        elif tag == "math":
+            # Nobody sees the source that some pages state; a formula without any cannot be read.
+            source = node.css_first("annotation[encoding$=tex]")
+            stated = node.attributes.get("alttext") if source is None else source.text()
+            self._inline.append(stated or "")
         elif tag == "sup":
             before = "".join(self._inline[-1:])
             self._inline.append(exponent_mark(before, node.text(deep=True)))
@@ -295,7 +310,8 @@ class _Walk:
             if child.tag == "dt":
                 earlier_terms = self._mark.removesuffix(": ")
                 separator = ", " if earlier_terms else ""
-                self._mark = f"{earlier_terms}{separator}{_inline_text(child)}: "
+                term = _inline_text(child).rstrip(":")
+                self._mark = f"{earlier_terms}{separator}{term}: "
             elif child.tag == "dd":
                 self.visit_children(child)
                 self.flush()
@@ -388,17 +404,25 @@ def _is_hidden(node: Any) -> bool:
     attributes = node.attributes
     if not attributes and tag not in (*_NAVIGATION_TAGS, "header", "aside", "sup"):
         return False
-    if _is_invisible(attributes) or attributes.get("aria-hidden") == "true":
+    # Captions that pandoc hides from the blind alone, who hear them as the picture's text.
+    is_decoration = attributes.get("aria-hidden") == "true" and tag != "figcaption"
+    if is_decoration or _is_invisible(attributes):
         return True
     names = attributes.get("class") or ""
     # A heading's id is often its own words: <h2 id="pagination">.
     if tag not in _HEADINGS:
         names = f"{names} {attributes.get('id') or ''}"
+    # What marks a reference to a note in books.
+    names = f"{names} {attributes.get('epub:type') or ''} {attributes.get('role') or ''}"
     names = names.strip().lower()
     if tag in ("a", "span") and _ANCHORS.search(names):
         return True
     if tag == "sup":
-        return node.css_first("a[href^='#']") is not None
+        return node.css_first("a[href*='#']") is not None
+    # A reference to a note, too.
+    raised = node.css_first("sup") if tag == "a" else None
+    if raised is not None and _n_visible(raised) == _n_visible(node):
+        return True
     if tag in _NAVIGATION_TAGS or attributes.get("role") in _NAVIGATION_ROLES:
         return True
     is_named = _NAVIGATION_NAMES.search(names) is not None

@@ -714,6 +714,8 @@ def test_chapters_of_a_book_are_read_once_and_those_that_it_lacks_are_named(
         ("a.md", "# Overview\n\nA.\n\n## Use\n\nB.\n", "Overview"),
         ("a.md", "# Tea\n\nA.\n\n# Use\n\nB.\n", "Tea"),
         ("a.html", "<h2>1. Basics</h2><p>A.</p><h2>2. Use</h2><p>B.</p>", ""),
+        # Google's documents state it in a paragraph.
+        ("a.html", "<body class='c1 doc-content'><p class='c2 title'>Tea</p><h1>Use</h1>", "Tea"),
         ("a.txt", "0. INTRODUCTION\n===============\n\nA.\n\n1. USE\n======\n\nB.\n", ""),
         # A heading or title that a program made up is none.
         ("a.md", "# Untitled\n\nText.\n", ""),
@@ -817,6 +819,10 @@ def test_text_of_a_message_in_two_forms_is_read_whole() -> None:
     assert convert(message.as_bytes(), "a.eml").text.endswith("\n\nMore.")
 
 
+TEX = '<annotation encoding="application/x-tex">c^2</annotation>'
+MATH = f"so <math><semantics><mi>c</mi>{TEX}</semantics></math>"
+
+
 @pytest.mark.parametrize(
     ("inside", "expected"),
     [
@@ -836,6 +842,26 @@ def test_text_of_a_message_in_two_forms_is_read_whole() -> None:
         ("<b>10</b><sup>−6</sup>", "10^−6"),
         ("the 1<sup>st</sup> m<sup>2</sup>", "the 1st m2"),
         ('in 2019<sup><a href="#n1">3</a></sup>', "in 2019"),
+        # References to notes are no part of the number before them.
+        ('in 2019<a href="#n1"><sup>3</sup></a>', "in 2019"),
+        ('in 2019<sup><a href="notes.xhtml#n1">3</a></sup>', "in 2019"),
+        ('in 2019<a epub:type="noteref" href="#n1">3</a>', "in 2019"),
+        ('in 2019<a role="doc-noteref" href="#n1">3</a>', "in 2019"),
+        ('<a href="#n1">10<sup>6</sup> cells</a>', "10^6 cells"),
+        ('<p>Text. <a class="footnote-backref" href="#r1">↩</a></p>', "Text."),
+        # The source of a formula is text, and a caption that only the blind do not hear.
+        (MATH, "so c^2"),
+        ('so <math alttext="c^2"><mi>c</mi></math>', "so c^2"),
+        ('<figcaption aria-hidden="true">The gate</figcaption>', "The gate"),
+        ('<p>Text <span aria-hidden="true">#</span></p>', "Text"),
+        # A term stays before a list or a table that defines it.
+        ("<dl><dt>Tea:</dt><dd>Green</dd></dl>", "Tea: Green"),
+        ("<dl><dt>Tea</dt><dd><ul><li>Green</li></ul></dd></dl>", "Tea\n• Green"),
+        ("<dl><dt>Tea</dt><dd><pre>boil()</pre></dd></dl>", "Tea\n\nboil()"),
+        # Numbers of lines are no code, and a heading in a list has no bullet.
+        ('<pre><span class="linenos">1</span>boil()</pre>', "boil()"),
+        ('<table><tr><td class="linenos"><pre>1</pre></td><td>boil()</td></tr></table>', "boil()"),
+        ("<ul><li><h2>Tea</h2><p>Green</p></li></ul>", "Tea\n\nGreen"),
         # What is deleted is left out, what is struck through is read.
         ("<p>It costs <del>5</del><ins>6</ins> euros, <s>7</s> 8.</p>", "It costs 6 euros, 7 8."),
         # All articles are read, and those within an article.
