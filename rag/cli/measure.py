@@ -43,8 +43,8 @@ def evaluate(
         claims: Claims to judge in place of questions: JSON lines, or FEVER's, HoVer's, SciFact's or
             Fool Me Twice's published files. With --gold by the evidence that they bring.
         split: Split of a data set, if the file name does not contain it, such as dev.
-        run: Score these search results instead: a TREC run, three columns of MS MARCO or Tevatron,
-            or DPR's JSON.
+        run: Score these search results instead: a TREC run, the columns of MS MARCO, Tevatron or
+            ColBERT, or DPR's JSON.
         read: Passages the reader sees, 20 by default, or that a claim is judged by, 5 by default; 0
             evaluates retrieval only.
         out: Result folder; an unfinished one is continued.

@@ -12,6 +12,7 @@ from indexers.index import Index
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_text, check_target
+from rag.core.log import get_logger
 from rag.core.types import Question
 from rag.data.claims import read_claims
 from rag.data.questions import questions_from, read_questions
@@ -244,8 +245,14 @@ def _open_run(
             hint="give the index that was searched",
         )
     system, depth = open_results(run, None if index is None else index.passages.find)
-    ks = tuple(k for k in settings.ks if k <= depth) or (depth,)
-    return system, settings.replaced(ks=ks, read=min(settings.read, depth))
+    if depth > max(settings.ks):
+        get_logger(__name__).warning(
+            "%s holds up to %d passages for a question: the first %d count (--ks)",
+            *(run, depth, max(settings.ks)),
+        )
+    # Nothing is read, so that ks alone says how deep the figures look.
+    ks = tuple(min(k, depth) for k in settings.ks)
+    return system, settings.replaced(ks=ks, read=1)
 
 
 def _open_system(

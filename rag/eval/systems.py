@@ -188,7 +188,15 @@ def open_results(path: Path, lookup: PassageLookup | None) -> tuple[System, int]
 
 def _read_dpr(path: Path) -> dict[str, RankedPassages]:
     rankings: dict[str, RankedPassages] = {}
-    for example in read_examples(path, needs="passages"):
+    try:
+        examples = list(read_examples(path, needs="passages"))
+    except DataError as error:
+        hint = (
+            "expected DPR's list of {question, answers, ctxs: [{id, title, text, score}]}; write what "
+            "other programs found as a TREC run: qid Q0 docid rank score tag"
+        )
+        raise DataError(error.message, hint=hint) from error
+    for example in examples:
         ranking = []
         for rank, candidate in enumerate(example.candidates):
             passage = candidate.passage
@@ -222,7 +230,7 @@ def _read_trec(path: Path, lookup: PassageLookup | None) -> dict[str, RankedPass
     except ValueError as error:
         hint = (
             "expected lines of one search: qid Q0 docid rank score tag, or qid docid and a rank (MS "
-            "MARCO) or score (Tevatron)"
+            "MARCO), a score (Tevatron) or both (ColBERT)"
         )
         raise DataError(f"{path}: no TREC run ({error})", hint=hint) from error
 
@@ -237,7 +245,8 @@ def _read_trec(path: Path, lookup: PassageLookup | None) -> dict[str, RankedPass
 
 
 def _run_rows(path: Path) -> Iterator[tuple[str, str, float]]:
-    """Question, passage and score of each line of a run with TREC's six columns, or with three.
+    """Question, passage and score of each line of a run with TREC's six columns, ColBERT's four
+    (the last is the score), or three.
 
     The third of three is a rank in MS MARCO's runs, whose ranks are 1, 2, … for each question, and a
     score in Tevatron's.
@@ -249,6 +258,9 @@ def _run_rows(path: Path) -> Iterator[tuple[str, str, float]]:
     n_lines = Counter[str]()
     for record in read_rows(str(path), format="text"):
         cells = refuse_bad(record)["question"].split()
+        if len(cells) == 4:
+            yield cells[0], cells[1], float(cells[3])
+            continue
         if len(cells) == 6:
             yield cells[0], cells[2], float(cells[4])
             continue

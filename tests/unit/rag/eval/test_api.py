@@ -116,6 +116,10 @@ def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_pa
         rag.evaluate(None, judged, run=tmp_path / "twice.json")
     with refusal(DataError):
         rag.evaluate(None, judged, run=tmp_path / "nothing.run")
+    # Of ranx.
+    (tmp_path / "scores.json").write_text('{"1": {"a": 1.5}}')
+    with refusal(DataError):
+        rag.evaluate(None, judged, run=tmp_path / "scores.json")
     # A run without its index does not say which page a passage is of.
     with refusal(ConfigError):
         rag.evaluate(None, judged, run=tmp_path / "found.json", profile="kilt")
@@ -159,6 +163,26 @@ def test_ties_are_ordered_as_trec_eval_orders_them(tmp_path: Path) -> None:
         ]
         write_run(run, [Example("1", "", candidates=tuple(found))])
         assert reciprocal_rank(run) == 1.0
+
+
+def test_a_run_is_judged_as_deep_as_ks_and_it_go(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Passages that are read by default make it no deeper, and a run of 50 is no run of 20."""
+    lines = [f"1 Q0 p{rank} {rank} {-rank} x\n" for rank in range(1, 51)]
+    run = write_files(tmp_path, {"deep.run": "".join(lines)}) / "deep.run"
+    for rank, ks, figure in ((45, (1, 5, 20, 100), 1 / 45), (15, (10,), 0), (15, (20,), 1 / 15)):
+        judged = [Question("1", "which?", gold_passage_ids=(f"p{rank}",))]
+        caplog.clear()
+        result = rag.evaluate(None, judged, run=run, ks=ks)
+        assert [result.figures[name].value for name in ("RR", "AP")] == [figure, figure]
+        note = f"deep.run holds up to 50 passages for a question: the first {ks[-1]} count"
+        assert (note in caplog.text) == (ks[-1] < 50)
+
+
+def test_the_run_of_colbert_has_ranks_and_scores(tmp_path: Path) -> None:
+    run = write_files(tmp_path, {"ranking.tsv": "1\tb\t1\t9.5\n1\ta\t2\t8.5\n"}) / "ranking.tsv"
+    assert reciprocal_rank(run) == 0.5
 
 
 BAD_RUNS = {
