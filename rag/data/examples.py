@@ -195,7 +195,7 @@ def read_examples(path: str | Path, *, needs: Needed = "positives") -> Iterator[
             if isinstance(record, TableRow) and "positive_id" in record:
                 record = texts_of_ids().with_texts(record)
             example = _to_learn_from(example_from_json(record, f"q{number}"), needs)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             report.add_bad(location, BadRecord("malformed record", str(error)))
             report.check(_MAX_BAD_SHARE, at_end=False, hint=_SHAPE)
             continue

@@ -22,6 +22,8 @@ _PASSAGE_ID_FIELDS = ("passage_id", "psg_id", "id", "docid")
 # Records with one of these have lists of sentences: HotpotQA's abstracts.
 _SENTENCE_MARKERS = ("sentences", "charoffset", "text_with_links")
 _KILT_PREFIX = re.compile(r"^(?:Section::::|BULLET::::)")
+# Of Pyserini's and FlashRAG's Wikipedia: the title is the first line, in quotes.
+_QUOTED_TITLE = re.compile(r'"(.+)"\n(?=\S)')
 _MAX_SHOWN_NAMES = 12
 
 
@@ -117,6 +119,10 @@ class DocumentFields:
             return BadRecord(
                 "text is not text", "expected text, or a list of paragraphs or of sentences"
             )
+        quoted = _QUOTED_TITLE.match(text) if not title and "contents" in record else None
+        if quoted:
+            title = quoted[1]
+            text = text[quoted.end() :]
         try:
             metadata = metadata_of_fields(self._metadata_fields(record))
         except ValueError as error:
@@ -154,6 +160,8 @@ class DocumentFields:
                 roles.append(f"{role} from {', '.join(present)}")
             elif role == "id":
                 self._has_ids = False
+            elif role == "title" and "contents" in names:
+                roles.append("title from a first line in quotes")
             elif role == "text":
                 raise NoTextError(
                     f"{self._name}: no field is known to hold the text; the fields are "
@@ -224,7 +232,7 @@ def passage_of(value: object) -> Passage:
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"a passage is not an object ({value!r:.40})")
-    text = value.get("text")
+    _, text = first_of(value, ("text", "contents"))
     title = value.get("title")
     if not isinstance(text, str | None) or not isinstance(title, str | None):
         raise ValueError(f"title or text of a passage is not text ({title!r:.40}, {text!r:.40})")

@@ -5,7 +5,9 @@ A hub stores lists of pairs as columns, nests answers, and renames fields.
 """
 
 import ast
+import io
 import re
+import tokenize
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,15 +33,19 @@ _ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id", "Ques
 _QUESTION_FIELDS = ("question", "query", "query_text", "input", "user_input", "text", "Question")
 # Behind those of published sets FlashRAG's, and those of RAGAS, LlamaIndex and DeepEval.
 _ANSWER_FIELDS = (
-    *("answers", "answer", "output", "Answer", "golden_answers"),
+    *("answers", "answer", "output", "Answer", "golden_answers", "possible_answers"),
     *("ground_truth", "ground_truths", "reference", "reference_answer", "expected_output"),
 )
 # Of the pairs and triplets of sentence-transformers and Tevatron.
-_ANCHOR_FIELDS = ("anchor", "query", "question")
+_ANCHOR_FIELDS = ("anchor", "query", "question", "query_text")
 _POSITIVE_FIELDS = ("positive", "positives", "pos", "positive_passages")
-_NEGATIVE_FIELD = re.compile(r"negatives?|neg|negative_passages|negative_\d+")
+_NEGATIVE_FIELD = re.compile(r"(?:hard_)?neg(?:ative)?s?(?:_passages|_?\d+)?")
+_LABEL_FIELDS = ("label", "labels", "score", "scores")
 # Columns of tables whose cells may hold several values.
-_LIST_COLUMNS = ("answers", "answer", "golden_answers", "ground_truths", "gold_passage_ids")
+_LIST_COLUMNS = (
+    *("answers", "answer", "golden_answers", "possible_answers", "ground_truths"),
+    "gold_passage_ids",
+)
 # TriviaQA's test questions have this as their answer.
 _UNKNOWN_ANSWER = "<unk>"
 
@@ -116,9 +122,37 @@ def _with_contexts(record: Mapping[str, Any]) -> dict[str, Any]:
     filled = [name for name in positives if record[name]]
     right = (filled or positives)[0]
     fields["question"] = fields.pop(anchors[0])
-    fields["positive_ctxs"] = _contexts(fields.pop(right), record.get(f"{right}_scores"))
+    passages = _contexts(fields.pop(right), record.get(f"{right}_scores"))
+    name, labels = first_of(record, _LABEL_FIELDS)
+    if name is not None:
+        passages, negatives = _by_label(passages, negatives, labels)
+    fields["positive_ctxs"] = passages
     fields["hard_negative_ctxs"] = negatives
     return fields
+
+
+def _by_label(right: list[Any], wrong: list[Any], labels: object) -> tuple[list[Any], list[Any]]:
+    """The right and the wrong passages by the labels or scores of sentence-transformers.
+
+    Beside negatives, a score for each passage is its target; anything else, such as a margin, does
+    not change which passage is right.
+    """
+    passages = [*right, *wrong]
+    values = labels if is_list(labels) else [labels]
+    if wrong:
+        if len(values) == len(passages):
+            pairs = zip(passages, values, strict=True)
+            passages = [{**passage, "target": score} for passage, score in pairs]
+        return passages[: len(right)], passages[len(right) :]
+    # The cells of a table are text.
+    grades = [str(value).removesuffix(".0") for value in values]
+    if len(grades) != len(passages) or not {*grades} <= {"0", "1"}:
+        raise ValueError(
+            f"{len(passages)} passages without negatives have the label or score {labels!r:.60}, expected 1 "
+            "for each right and 0 for each wrong one; leave it out where all are right"
+        )
+    wrong = [passage for passage, grade in zip(right, grades, strict=True) if grade == "0"]
+    return [passage for passage in right if passage not in wrong], wrong
 
 
 def _contexts(value: object, scores: object) -> list[Any]:
@@ -158,7 +192,12 @@ def parse_cell(cell: str) -> tuple[str, ...]:
         with warnings.catch_warnings():
             # Regular expressions have escapes that Python does not know.
             warnings.simplefilter("ignore")
-            return answers_of(ast.literal_eval(stripped))
+            answers = answers_of(ast.literal_eval(stripped))
+        kinds = [token.type for token in tokenize.generate_tokens(io.StringIO(stripped).readline)]
+        # An array of NumPy has no commas, and Python would join its texts.
+        if kinds.count(tokenize.STRING) >= kinds.count(tokenize.OP):
+            raise ValueError
+        return answers
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
         raise ValueError(f"not a list of answers: {stripped[:60]!r}") from error
 
@@ -170,6 +209,12 @@ def _take_answers(rest: dict[str, Any]) -> tuple[str, ...]:
             continue
         # KILT's "output" has the evidence, too.
         value = rest[name] if name == "output" else rest.pop(name)
+        choices = rest.get("choices")
+        if isinstance(value, str) and value[:2] in ('["', "['", "[]"):
+            value = parse_cell(value)
+        elif name == "golden_answers" and is_list(value) and is_strings(choices) and choices:
+            # FlashRAG names the right ones of several by their numbers.
+            value = [choices[n : n + 1] if isinstance(n, int) else n for n in value]
         answers = () if value is None else answers_of(value)
         if answers:
             return answers
@@ -200,7 +245,10 @@ def answers_of(value: object) -> tuple[str, ...]:
             raise ValueError("answers are an object without 'text'")
         inner = fields.get("text", fields.get("answer"))
         return () if inner is None else answers_of(inner)
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if isinstance(value, bool):
+        # Of StrategyQA and BoolQ.
+        return ("yes",) if value else ("no",)
+    if not isinstance(value, str | int | float):
         raise ValueError(f"an answer is not text ({value!r:.60})")
     # Copies of sets fill a question without an answer with an empty one.
     return (str(value),) if str(value).strip() else ()

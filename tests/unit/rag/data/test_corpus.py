@@ -50,6 +50,9 @@ _KILT = ["A\n", "One.\n", "Section::::History.\n", "BULLET::::- x\n"]
     [
         ({"_id": "d", "title": "T", "text": "Body"}, {}, ("d", "T", "Body")),
         ({"docid": "d", "title": "T", "contents": "Body"}, {}, ("d", "T", "Body")),
+        ({"id": 7, "contents": '"The "T""\nBody "of"\nit'}, {}, ("7", 'The "T"', 'Body "of"\nit')),
+        ({"id": 7, "contents": '"Only"\n'}, {}, ("7", "", '"Only"\n')),
+        ({"id": 7, "text": '"Said"\nby'}, {}, ("7", "", '"Said"\nby')),
         ({"id": 7, "head": "T", "text": ["Body"]}, {"title_field": "head"}, ("7", "T", "Body")),
         ({"id": "d", "lead": "Body", "text": "no"}, {"text_field": "lead"}, ("d", "", "Body")),
         (
@@ -176,6 +179,12 @@ _QUOTES = ['"Plan A" was chosen over "Plan B"', '"Hello, he said and left', 'so 
             jsonl([{"id": "1", "text": "a", "metadata": {"year": 2020}, "other": 1}]),
             ["a"],
             "id from id, text from text, metadata from year; ignored: other",
+        ),
+        (
+            "a.jsonl",
+            jsonl([{"id": "1", "contents": '"T"\na'}]),
+            ["a"],
+            "id from id, title from a first line in quotes, text from contents",
         ),
     ],
 )

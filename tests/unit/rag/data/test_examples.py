@@ -159,6 +159,11 @@ PAIRS = {
     "triplets.csv": f"anchor,positive,negative\n{ASKED},{RIGHT},{WRONG}\n",
     "triples.train.small.tsv": f"{ASKED}\t{RIGHT}\t{WRONG}\n",
     "triples.tsv": f"{ASKED}\t{RIGHT}\t(Also) {WRONG}\n",
+    "named.jsonl": json.dumps({"query_text": ASKED, "positive": RIGHT, "hard_neg_1": WRONG}),
+    "margin.jsonl": json.dumps(
+        {"query": ASKED, "positive": RIGHT, "negative": WRONG, "label": 0.5}
+    ),
+    "labels.jsonl": json.dumps({"query": ASKED, "positive": [WRONG, RIGHT], "labels": [0, 1]}),
 }
 
 
@@ -170,6 +175,34 @@ def test_scores_of_a_teacher_are_targets(tmp_path: Path) -> None:
     [example] = read_examples(file, needs="targets")
     assert [(c.passage.text, c.target) for c in example.candidates] == [(RIGHT, 3), (WRONG, -1.5)]
     file.write_text(json.dumps({**record, "neg_scores": [0.5]}))
+    with refusal(DataError):
+        list(read_examples(file))
+
+
+def test_scores_of_each_passage_are_targets(tmp_path: Path) -> None:
+    """Those that sentence-transformers' mining writes."""
+    record = {"query": ASKED, "positive": RIGHT, "negative_1": WRONG, "negative_2": "Another."}
+    file = tmp_path / "mined.jsonl"
+    file.write_text(json.dumps({**record, "scores": [9.5, 2, 1]}))
+    [example] = read_examples(file, needs="targets")
+    assert [candidate.target for candidate in example.candidates] == [9.5, 2, 1]
+
+
+@pytest.mark.parametrize("label", ["label", "scores"])
+def test_a_pair_that_is_labelled_as_wrong_is_no_positive(tmp_path: Path, label: str) -> None:
+    file = tmp_path / "pairs.csv"
+    file.write_text(f"anchor,positive,{label}\n{ASKED},{RIGHT},1\n{ASKED},{WRONG},0.0\n")
+    [example] = read_examples(file)
+    assert [passage.text for passage in example.passages] == [RIGHT]
+    for values in ([1, 0], 0.5):
+        file.write_text(json.dumps({"anchor": ASKED, "positive": RIGHT, label: values}))
+        with refusal(DataError):
+            list(read_examples(file))
+
+
+def test_a_malformed_passage_with_a_score_is_a_bad_record(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text(json.dumps({"query": ASKED, "positive": 5, "negative": 6, "scores": [1, 0]}))
     with refusal(DataError):
         list(read_examples(file))
 

@@ -87,6 +87,9 @@ def titles(passages: Iterable[GoldPassage]) -> list[str]:
         {"question": "Who?", "ground_truths": ["Ann"]},
         {"query": "Who?", "reference_answer": "Ann", "reference_contexts": ["Ann did."]},
         {"input": "Who?", "expected_output": "Ann"},
+        {"question": "Who?", "golden_answers": [1], "choices": ["Bob", "Ann"]},
+        {"question": "Who?", "golden_answers": ["Ann"], "choices": ["Bob", "Ann"]},
+        {"question": "Who?", "possible_answers": '["Ann", "Anna"]'},
     ],
 )
 def test_sets_for_other_evaluations(record: dict) -> None:

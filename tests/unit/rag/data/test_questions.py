@@ -58,6 +58,12 @@ def read(path: Path, data: object) -> list[Question]:
         ({"answers": [{"text": "a"}]}, ("a",)),
         ({"answers": [], "answer": "a"}, ("a",)),
         ({"answers": [1912, 2.5, 0]}, ("1912", "2.5", "0")),
+        ({"answer": True}, ("yes",)),
+        ({"answers": [False]}, ("no",)),
+        ({"answers": '["a", "b"]'}, ("a", "b")),
+        ({"answer": "['a', 'b']"}, ("a", "b")),
+        ({"answers": "[]"}, ()),
+        ({"answers": "[sic] 1999"}, ("[sic] 1999",)),
     ],
 )
 def test_shapes_of_answers(tmp_path: Path, fields: dict, answers: tuple[str, ...]) -> None:
@@ -140,6 +146,11 @@ MISTAKES = {
     "no context": ("q.json", b'{"data": [{"title": "T", "paragraphs": [{"qas": [{}]}]}]}'),
     "answers that are code": ("q.csv", b"a\t['x']\nb\t[__import__('os').getcwd()]\n"),
     "several answers in a cell": ("q.csv", b"question;answers\nWho?;a|b\n"),
+    "answers that NumPy wrote": ("q.csv", b"question,answers\nWho?,['a' 'b']\n"),
+    "answers that NumPy wrote in a field": (
+        "q.jsonl",
+        b'{"question": "a", "answers": "[\'a\' \'b\']"}\n',
+    ),
     "row without answers": ("q.tsv", b"a\t['x']\nb\n"),
     "no column of questions": ("q.csv", b"Frage,Antwort\nWo?,Oslo\n"),
     "text in Latin-1": ("q.txt", b"ok\ncaf\xe9\n"),
