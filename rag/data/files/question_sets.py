@@ -123,8 +123,8 @@ def _with_contexts(record: Mapping[str, Any]) -> dict[str, Any]:
     right = (filled or positives)[0]
     fields["question"] = fields.pop(anchors[0])
     passages = _contexts(fields.pop(right), record.get(f"{right}_scores"))
-    name, labels = first_of(record, _LABEL_FIELDS)
-    if name is not None:
+    labels = first_of(record, _LABEL_FIELDS)[1]
+    if labels is not None:
         passages, negatives = _by_label(passages, negatives, labels)
     fields["positive_ctxs"] = passages
     fields["hard_negative_ctxs"] = negatives
