@@ -23,7 +23,7 @@ from rag.data.documents.pdf_tables import find_tables, words_of
 from rag.data.documents.scans import recognised_lines
 from rag.data.files.fields import listed_names
 
-# PDFium writes one of these for a hyphen at the end of a line.
+# Lines end in one of these for a hyphen.
 _HYPHENS = "\x02\ufffe"
 # At the end of a page PDFium sees no next line, and may leave the hyphen as it is.
 _HYPHEN_OF_PAGE = re.compile(rf"(?:[{_HYPHENS}]|(?<=[^\W\d_])-)\Z")
@@ -42,7 +42,7 @@ _COMPOUND = re.compile(
 # Dots that lead to the page number in a table of contents.
 _LEADERS = re.compile(r"(?:[.·…_] ?){4,}[\divxlcIVXLC]+\s*\Z|(?:[.·…] ?){8,}\Z")
 _PAGE_NUMBER = re.compile(
-    r"[-–—\s]*(?:page\s+)?(?:\d{1,4}|[ivxlc]{1,7})(?:\s*(?:/|of)\s*\d{1,4})?[-–—\s]*\Z",
+    r"[-–—\s]*(?:page\s+)?(?:\d{1,3}|[ivxlc]{1,7})(?:\s*(?:/|of)\s*\d{1,4})?[-–—\s]*\Z",
     re.IGNORECASE,
 )
 # Not in a year: a list of what happened is no table of contents.
@@ -56,8 +56,10 @@ _ENTRY = re.compile(
     r"([•▪◦‣●○■□–\-*·\uf000-\uf0ff]|\(?\d{1,3}[.)]|\(?[a-z]\))(?:\s+(?=\S)|(?<=\d\d[.)])(?=[^\W\d_]{2}))"
 )
 _SENTENCE_ENDS = ".:;!?"
-# The share of a page's height, above and below, in which running heads and feet stand.
+# The share of a page's height, above and below, in which running heads and feet stand; the first or
+# last line may stand further inside.
 _MARGIN = 0.12
+_WIDE_MARGIN = 0.2
 _MAX_HEADING_CHARS = 160
 _MAX_BOLD_HEADING_CHARS = 80
 _MAX_HEADING_LINES = 3
@@ -182,16 +184,14 @@ def _without_boilerplate(lines: list[Line], labels: Sequence[str]) -> list[Line]
     pages.
     """
     pages = {number: list(page) for number, page in itertools.groupby(lines, attrgetter("page"))}
-    n_pages_with = Counter[str]()
-    for page in pages.values():
-        n_pages_with.update({_edge_mark(line, labels[line.page]) for line in page})
+    marks = {number: list(_edge_marks(page, labels[number])) for number, page in pages.items()}
+    n_pages_with = Counter(itertools.chain.from_iterable({*found} for found in marks.values()))
     min_pages = 3 if len(pages) > 4 else 2
     remaining: list[Line] = []
     for number, page in pages.items():
         if number < 5 + len(labels) // 8 and _is_contents(page):
             continue
-        for line in page:
-            mark = _edge_mark(line, labels[number])
+        for line, mark in zip(page, marks[number], strict=True):
             is_repeated = mark != "" and n_pages_with[mark] >= min_pages
             is_number = mark != "" and _PAGE_NUMBER.match(line.text)
             if not (is_repeated or is_number or _LEADERS.search(line.text)):
@@ -209,17 +209,21 @@ def _is_contents(page: Sequence[Line]) -> bool:
     return n_falls <= 0.1 * len(numbers)
 
 
-def _edge_mark(line: Line, label: str) -> str:
-    """The part of a line at the edge of a page that recurs on other pages; "" for tables and lines
-    elsewhere.
+def _edge_marks(page: Sequence[Line], label: str) -> Iterator[str]:
+    """For each line at the edge of a page, the part of it that recurs on other pages; "" for tables
+    and lines elsewhere.
     """
-    middle = (line.top + line.bottom) / 2 / line.height
-    if line.table or _MARGIN < middle < 1 - _MARGIN:
-        return ""
-    words = line.text.split()
-    # What stands beside the number of the page may differ in each chapter.
-    text = label if label in (words[0], words[-1]) else clean(line.text).lower()
-    return f"{round(line.top / 8)} " + re.sub(r"\d+|\b[ivxlc]+\b", "#", text)
+    bases = [line.base for line in page]
+    for line in page:
+        height = line.base / line.height
+        margin = _WIDE_MARGIN if line.base in (min(bases), max(bases)) else _MARGIN
+        if line.table or margin < height < 1 - margin:
+            yield ""
+            continue
+        words = line.text.split()
+        # What stands beside the number of the page may differ in each chapter.
+        text = label if label in (words[0], words[-1]) else clean(line.text).lower()
+        yield f"{round(line.base / 8)} " + re.sub(r"\d+|\b[ivxlc]+\b", "#", text)
 
 
 def _title_by_size(lines: Sequence[Line]) -> str:
@@ -231,7 +235,8 @@ def _title_by_size(lines: Sequence[Line]) -> str:
     are_together = end - largest[0] == len(largest) <= _MAX_HEADING_LINES
     if not are_together or size <= _most_common(line.size for line in lines):
         return ""
-    return clean(" ".join(line.text for line in first_page[largest[0] : end]))
+    text = " ".join(line.text for line in first_page[largest[0] : end])
+    return clean(text.replace(f"{_HYPHENS[0]} ", ""))
 
 
 def _most_common(values: Iterator[float]) -> float:
@@ -242,7 +247,7 @@ def _pieces(lines: Sequence[Line], labels: Sequence[str]) -> Iterator[Piece]:
     """Join lines to headings, code, entries of lists and paragraphs."""
     steps: list[float] = []
     for upper, lower in itertools.pairwise(lines):
-        step = (upper.bottom - lower.bottom) / upper.size
+        step = (upper.base - lower.base) / upper.size
         if upper.page == lower.page and upper.size == lower.size and 0.8 < step < 3:
             steps.append(round(step, 1))
     # The usual step from a line to the next, in font sizes.
@@ -262,6 +267,9 @@ def _continues(block: Sequence[Line], line: Line, pitch: float) -> bool:
     # A table that goes on.
     if line.table and last.table:
         return line.page == last.page + 1 and len(line.table[0]) == len(last.table[0])
+    # A word that goes on.
+    if last.text[-1:] == _HYPHENS[0] and line.page == last.page and not line.table:
+        return True
     is_alike = line.level == last.level and line.is_code == last.is_code
     if not is_alike or line.table or last.table:
         return False
@@ -271,7 +279,7 @@ def _continues(block: Sequence[Line], line: Line, pitch: float) -> bool:
         # A sentence that goes on.
         goes_on = line.text[:1].islower() and not has_ended and line.size == last.size
         return goes_on and not (line.level or line.is_code or is_entry)
-    step = (last.bottom - line.bottom) / max(last.size, 1)
+    step = (last.base - line.base) / max(last.size, 1)
     if line.level:
         is_near = 0 < step < 1.35 * max(pitch, 1.4)
         return is_near and abs(line.size - last.size) < 1 and len(block) < _MAX_HEADING_LINES
@@ -279,7 +287,7 @@ def _continues(block: Sequence[Line], line: Line, pitch: float) -> bool:
         return -0.5 < step < 2.2 * pitch
     if abs(line.size - last.size) > 1.5 or (is_entry and not -0.3 < step < 0.3):
         return False
-    is_indented = line.left - max(last.left, block[0].left) > 0.8 * line.size
+    is_indented = line.left - last.left > 0.8 * line.size
     is_in_entry = _ENTRY.match(block[0].text) is not None
     begins_paragraph = has_ended and is_indented and not is_in_entry
     # A step upwards leads to the next column.

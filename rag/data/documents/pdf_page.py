@@ -8,19 +8,32 @@ import ctypes
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from rag.core.optional import require
 from rag.data.documents.grid import Grid
 from rag.data.documents.pdf_tables import Rule, Word
 
-_LINE = re.compile(r"[^\s\ufffe](?:[^\r\n]*[^\s])?")
-_WORD = re.compile(r"[^\s\x02\ufffe]+")
+# PDFium writes \x02 for a hyphen at the end of a line, and no end of the line behind it.
+_LINE = re.compile(r"[^\s\ufffe](?:[^\r\n\x02]*[^\s])?")
+_WORD = re.compile(r"[^\s\ufffe]+")
+# Hyphens that PDFium does not take for one.
+_OTHER_HYPHEN = re.compile(r"(?<=[^\W\d_])[\u2010\u00ad](?=\s*[\r\n])")
 _LINE_END = re.compile(r"(?<=\S)\s*[\r\n]\s*(?=\S)")
 # In place of the end of a line that letters of another height or size made within a word.
 _JOINT = "\u2060"
+# Accents that may be glyphs of their own, with the blanks around them; what is put behind a letter
+# instead.
+_ACCENTS = "`´ˆ˜¨¯˘˙˚˝ˇ¸"
+_ACCENT = re.compile(f" ?([{_ACCENTS}]) ?")
+_COMBINING = str.maketrans(
+    _ACCENTS, "\u0300\u0301\u0302\u0303\u0308\u0304\u0306\u0307\u030a\u030b\u030c\u0327"
+)
+# Of glyphs between an accent and its letter: PDFium may put raised ones at the end of a line.
+_MAX_DISTANCE = 200
 # A digit that may be an exponent, behind its sign.
 _MAY_BE_EXPONENT = re.compile(rf"(?<=\d){_JOINT}*[-+\u2212⁻⁺]?[\d⁰¹²³⁴-⁹]")
 # In font sizes: between letters of a word, at most; and between letters of a line, which stand by so
@@ -28,8 +41,8 @@ _MAY_BE_EXPONENT = re.compile(rf"(?<=\d){_JOINT}*[-+\u2212⁻⁺]?[\d⁰¹²³�
 _MAX_GAP = 0.15
 _MIN_STEP = 0.15
 _MAX_STEP = 0.65
-_CODE_FONTS = ("mono", "courier", "cmtt")
-_BOLD_FONTS = ("bold", "black", "heavy", "cmbx", "demi")
+_CODE_FONTS = ("mono", "courier", "cmtt", "sftt", "nimbusmon")
+_BOLD_FONTS = ("bold", "black", "heavy", "cmbx", "sfbx", "demi", "no9l-medi")
 # A bit of a font's flags.
 _FIXED_PITCH = 1
 _MAX_FONT_NAME = 128
@@ -41,8 +54,8 @@ _Point = tuple[float, float]
 
 @dataclass(slots=True)
 class Line:
-    """A line of a page: its places from the page's left lower corner, and its font size, in
-    points.
+    """A line of a page: its left end and its base line from the page's left lower corner, and its
+    font size, in points.
 
     Attributes:
         page: number of the page, from 0.
@@ -55,8 +68,7 @@ class Line:
     text: str
     page: int
     left: float
-    top: float
-    bottom: float
+    base: float
     size: float
     is_code: bool
     is_bold: bool
@@ -82,15 +94,19 @@ class PageReader:
     def lines(self) -> list[Line]:
         """The characters of the page, cut at line ends; lines that are no code are cut into words.
 
-        Place and size are those of a line's first visible character.
+        Size and base line are those of most of three characters of a line.
         """
         code_of = self._raw.FPDFText_GetUnicode
-        numbers = range(self._text_page.count_chars())
+        page = self._text_page.raw
+        codes = [code_of(page, number) for number in range(self._text_page.count_chars())]
         # PDFium may know no letter for a glyph.
-        text = "".join(chr(code_of(self._text_page, number) or ord(_JOINT)) for number in numbers)
+        text = "".join(map(chr, codes)).replace("\0", _JOINT)
+        text = _OTHER_HYPHEN.sub("\x02", text)
         # A character for each of PDFium's, which are halves of surrogates, too.
         units = _LINE_END.sub(self._between, text)
         letters = [unit.strip(_JOINT) for unit in units]
+        for match in _ACCENT.finditer(units):
+            units = self._move_accent(match, units, letters)
         for match in _MAY_BE_EXPONENT.finditer(units):
             gap, step = self._step(match.start() - 1, match.end() - 1)
             # In text that is turned, the gap is less.
@@ -101,9 +117,16 @@ class PageReader:
         lines: list[Line] = []
         for match in _LINE.finditer(units):
             first = match.start()
-            left, bottom, _, top = self._text_page.get_charbox(first)
-            is_code, is_bold = self._font_kind(first, match.end() - 1)
-            size = self._size(first)
+            left = self._text_page.get_charbox(first)[0]
+            last = match.end() - 1
+            middle = (first + last) // 2
+            while units[middle].isspace():
+                middle += 1
+            samples = first, middle, last
+            is_code, is_bold = self._font_kind({*samples})
+            # A bullet, or the number of a footnote, has another size or height.
+            size = median(map(self._size, samples))
+            base = median(map(self._base, samples))
             text = _joined(letters[first : match.end()])
             words: list[Word] = []
             if not is_code:
@@ -116,17 +139,17 @@ class PageReader:
                     extent = begin, right, self._base(start) + size / 4
                     letters_of_word = unicodedata.normalize("NFKC", _joined(letters[start:end]))
                     words.append(Word(letters_of_word, *extent, size, len(lines)))
-            box = left, top, bottom
-            lines.append(Line(text, self._number, *box, size, is_code, is_bold, height, words))
+            looks = size, is_code, is_bold
+            lines.append(Line(text, self._number, left, base, *looks, height, words))
         return lines
 
-    def _font_kind(self, first: int, last: int) -> tuple[bool, bool]:
-        """Whether characters have a fixed pitch, and whether they are bold, by three of them."""
+    def _font_kind(self, samples: Iterable[int]) -> tuple[bool, bool]:
+        """Whether all characters have a fixed pitch, and whether they are bold."""
         name = ctypes.create_string_buffer(_MAX_FONT_NAME)
         flags = ctypes.c_int()
         is_code = True
         is_bold = True
-        for sample in {first, (first + last) // 2, last}:
+        for sample in samples:
             self._raw.FPDFText_GetFontInfo(
                 self._text_page, sample, name, _MAX_FONT_NAME, ctypes.byref(flags)
             )
@@ -164,6 +187,25 @@ class PageReader:
         if not -_MAX_GAP < gap < _MAX_STEP or abs(step) > _MAX_STEP:
             return line_end[0]
         return (_JOINT if gap < _MAX_GAP else " ") * len(line_end[0])
+
+    def _move_accent(self, match: re.Match[str], units: str, letters: list[str]) -> str:
+        """The units without an accent, which is put behind the letter over or below which it
+        stands.
+        """
+        accent = match.start(1)
+        near = range(max(accent - _MAX_DISTANCE, 0), min(accent + _MAX_DISTANCE, len(units)))
+        for letter in sorted(near, key=lambda place: abs(place - accent)):
+            if not units[letter].isalpha() or letter == accent:
+                continue
+            gap, step = self._step(letter, accent)
+            if max(gap, self._step(accent, letter)[0]) < -_MAX_GAP and abs(step) < _MAX_STEP:
+                letters[letter] = letters[letter].replace("ı", "i") + match[1].translate(_COMBINING)
+                first, end = match.span()
+                gap, _ = self._step(max(first - 1, 0), min(end, len(units) - 1))
+                blank = _JOINT if abs(gap) < _MAX_GAP else " "
+                letters[first:end] = [blank.strip(_JOINT)] * (end - first)
+                return units[:first] + blank * (end - first) + units[end:]
+        return units
 
     def rules(self) -> tuple[list[Rule], list[Rule]]:
         """The horizontal and the vertical ruled lines of the page."""

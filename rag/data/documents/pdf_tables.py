@@ -4,7 +4,8 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
+from operator import attrgetter
 from statistics import median, median_low
 from typing import NamedTuple
 
@@ -16,6 +17,9 @@ _TOLERANCE = 3.0
 _MAX_RULES = 1000
 # Between columns, in font sizes.
 _MIN_GAP = 0.9
+# Of a line of prose without a gap, and of prose in a column of the page.
+_MIN_LINE_WORDS = 5
+_MIN_PROSE_LINES = 8
 # Of a table without ruled lines: text with a gap is often none.
 _MIN_COLUMNS = 3
 _MIN_ROWS = 3
@@ -77,7 +81,8 @@ def find_tables(
     """The tables of a page, those between ruled lines first."""
     tables = list(_ruled_tables(words, {*_joined(horizontal)}, {*_joined(vertical)}))
     taken = words_of(tables)
-    tables += _gapped_tables([word for word in words if word not in taken])
+    for column in _by_columns([word for word in words if word not in taken]):
+        tables += _gapped_tables(column)
     taken = words_of(tables)
     lines_outside = {word.line for word in words if word not in taken}
     # A line that goes on outside of a table shows that it is a drawing.
@@ -215,6 +220,25 @@ _Row = list[_Segment]
 _Extent = tuple[float, float]
 
 
+def _by_columns(words: Sequence[Word]) -> Iterable[Sequence[Word]]:
+    """The words of a page; if it has two columns of prose, those of each and of lines across
+    both.
+    """
+    if not words:
+        return []
+    begin, end = _extent([words])
+    middle = (begin + end) / 2
+    columns: defaultdict[int, list[Word]] = defaultdict(list)
+    n_lines = Counter[int]()
+    for _, line in groupby(words, attrgetter("line")):
+        segments = _segments(line)
+        column = (segments[0][0].left > middle) - (segments[-1][-1].right < middle)
+        columns[column] += chain.from_iterable(segments)
+        n_lines[column] += len(segments) == 1 and len(segments[0]) >= _MIN_LINE_WORDS
+    are_two = min(n_lines[-1], n_lines[1]) >= _MIN_PROSE_LINES
+    return columns.values() if are_two else [words]
+
+
 def _gapped_tables(words: Sequence[Word]) -> Iterator[PageTable]:
     run: list[_Row] = []
     for row in [*_rows(words), []]:
@@ -313,7 +337,7 @@ def _are_numbers(segments: Iterable[_Segment]) -> bool:
     return sum(are_numbers) > _MIN_FILLED * len(are_numbers)
 
 
-def _extent(segments: Iterable[_Segment]) -> _Extent:
+def _extent(segments: Iterable[Sequence[Word]]) -> _Extent:
     """From where to where they reach."""
     words = list(chain.from_iterable(segments))
     return min(word.left for word in words), max(word.right for word in words)

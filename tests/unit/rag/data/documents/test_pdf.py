@@ -84,6 +84,15 @@ def test_hyphens_at_the_ends_of_lines_are_those_of_words_or_of_syllables() -> No
     ]
 
 
+def test_hyphens_that_are_no_minus_end_lines_and_words_go_on() -> None:
+    hyphens = {"-": "<2D> <2010>", "~": "<7E> <00AD>"}
+    for mark, meaning in hyphens.items():
+        lines = page(f"A line with hy{mark}", f"phens of a brow{mark}", "ser.", "And so on.")
+        assert of(make.pdf([lines], unicode=meaning), "a.pdf") == [
+            "paragraph: A line with hyphens of a browser. And so on."
+        ]
+
+
 def test_several_hyphens_of_a_word_and_a_word_without_an_end() -> None:
     endless = "0f" * 50_000
     pieces = [Piece("paragraph", "By ISO\x028601\x02A."), Piece("paragraph", endless)]
@@ -103,8 +112,64 @@ def test_entries_with_numbers_of_two_digits_may_have_no_blank() -> None:
     assert entries == ["item: 9. start of day", "item: 10. weekday 2 of the week", "item: 11. now"]
 
 
+def test_fonts_of_tex_are_known() -> None:
+    lines = page("Options", "The text goes on to its end.", "--verbose", "The end of the text.")
+    fonts = ("B", "F", "C", "F")
+    drawn = [(*place, font, text) for (*place, _, text), font in zip(lines, fonts, strict=True)]
+    data = make.pdf([drawn])
+    for name, name_in_tex in (
+        (b"Helvetica-Bold", b"NimbusRomNo9L-Medi"),
+        (b"Courier", b"SFTT1000"),
+    ):
+        data = data.replace(b"/" + name + b"/", b"/" + name_in_tex + b"/")
+    kinds = [block.split(":")[0] for block in of(data, "a.pdf")]
+    assert kinds == ["heading", "paragraph", "code", "paragraph"]
+
+
+@pytest.mark.parametrize("size", [7.0, 13.0])
+def test_a_bullet_of_another_size_makes_no_heading_and_ends_no_entry(size: float) -> None:
+    lines = page("The text.", " " * 4 + "an entry that goes", " " * 4 + "on.", "After it.")
+    lines.insert(1, (50.0, 687.0, size, "F", "•"))
+    assert of(make.pdf([lines]), "a.pdf") == [
+        "paragraph: The text.",
+        "item: • an entry that goes on. After it.",
+    ]
+
+
+def test_paragraphs_begin_with_an_indentation() -> None:
+    lines = page(*(["It begins and", "goes on to", "its end."] * 2))
+    lines[3:] = [(x + 15.0 * (n == 0), y, *rest) for n, (x, y, *rest) in enumerate(lines[3:])]
+    lines += [(65.0, 600.0 + 22, 10.0, "F", "So does this.")]
+    assert of(make.pdf([lines]), "a.pdf") == [
+        *["paragraph: It begins and goes on to its end."] * 2,
+        "paragraph: So does this.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("letters", "accent", "x", "expected"),
+    [
+        (("Mu", "ller"), "¨", 56.0, "Müller"),
+        (("Mu", "ller"), "´", 51.0, "Ḿuller"),
+        # Raised glyphs come at the end of the line.
+        (("Ce ", "ne va"), "¸", 50.0, "Çe ne va"),
+        (("l ", "amour"), "´", 56.0, "l \u0301amour"),
+    ],
+)
+def test_accents_that_are_glyphs_are_put_on_their_letters(
+    letters: Sequence[str], accent: str, x: float, expected: str
+) -> None:
+    start, end = letters
+    line = [
+        (50.0, 700.0, 10.0, "C", start),
+        (50.0 + 6 * len(start), 700.0, 10.0, "F", end),
+        (x, 700.0, 10.0, "C", accent),
+    ]
+    assert convert(make.pdf([line]), "a.pdf").text == expected
+
+
 def test_bullets_of_symbol_fonts_are_bullets() -> None:
-    line = Line("\uf0b7 Trains", 0, 50.0, 60.0, 50.0, 10.0, False, False, 800.0)
+    line = Line("\uf0b7 Trains", 0, 50.0, 50.0, 10.0, False, False, 800.0)
     assert _text_piece([line], ["1"]) == Piece("item", "• Trains", pages=("1",))
 
 
@@ -200,6 +265,16 @@ def test_a_line_at_the_edge_of_a_page_may_begin_or_end_in_the_number_of_the_page
     last = (50.0, 40.0, 10.0, "F", "The number of seats rose to 1")
     text = convert(make.pdf([[heading, *page("The text."), last]]), "a.pdf").text
     assert text == "1 Introduction\n\nThe text.\n\nThe number of seats rose to 1"
+
+
+def test_running_heads_and_numbers_that_are_first_or_last_may_stand_further_inside() -> None:
+    pages = []
+    for number in range(3):
+        head = (50.0, 725.0, 9.0, "F", "On bread and cheese")
+        foot = (50.0, 130.0, 9.0, "F", str(number + 8))
+        pages.append([head, *page("It is old.", "7"), foot])
+    pages[0][0] = (50.0, 725.0, 9.0, "F", "1996")
+    assert of(make.pdf(pages), "a.pdf") == ["paragraph: 1996", *["paragraph: It is old. 7"] * 3]
 
 
 def test_running_heads_beside_the_number_of_the_page_are_no_text() -> None:

@@ -143,6 +143,25 @@ def test_a_table_without_rules_beside_prose_is_not_told_apart() -> None:
     assert "row" not in _kinds(page)
 
 
+def test_a_table_without_rules_in_a_column_of_prose_is_found() -> None:
+    page = Page()
+    for x in (50, 320):
+        page.prose(x, 800, wrap(PROSE, 42))
+    page.prose(50, 570, wrap(PROSE, 42))
+    page.table(320, 550, TABLE, is_ruled=False)
+    assert [row for row in of(drawn(page), "a.pdf") if row.startswith("row")] == ROWS
+
+
+def test_words_with_hyphens_in_cells_are_joined() -> None:
+    page = Page()
+    for x, texts in ((50, ("Deliv-", "erable")), (150, ("Town",)), (250, ("Price",))):
+        page.prose(x, 712, texts)
+    for row in range(3):
+        for column, text in enumerate((f"item{row}", f"town{row}", str(row))):
+            page.prose(50 + 100 * column, 680 - 15 * row, [text])
+    assert of(drawn(page), "a.pdf")[0] == "row: Deliverable: item0; Town: town0; Price: 0"
+
+
 def test_long_labels_beside_numbers_are_a_table() -> None:
     labels = ["Revenue from contracts with customers", "Income of the owners of the whole group"]
     labels += ["Total income of the year that belongs to the owners of all its shares", "Taxes"]
