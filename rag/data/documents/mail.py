@@ -14,7 +14,7 @@ from mimetypes import guess_extension
 from rag.core.errors import RagError
 from rag.data.documents import html
 from rag.data.documents.blocks import Content, Piece, Unreadable, clean
-from rag.data.documents.plain import decode, text
+from rag.data.documents.plain import decode, decode_as, text
 from rag.data.metadata import GROUPS_FIELD
 
 _HEADERS = ("From", "To", "Cc", "Date")
@@ -167,7 +167,7 @@ def _text(part: MIMEPart) -> str:
     """
     data = _bytes(part)
     with suppress(LookupError, ValueError):
-        return data.decode(part.get_content_charset("ascii"))
+        return decode_as(data, part.get_content_charset("ascii"))
     return decode(data)[0]
 
 

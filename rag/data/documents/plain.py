@@ -1,5 +1,6 @@
 """Text files, whatever their encoding: plain text, source code, Markdown."""
 
+import codecs
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,16 @@ from rag.data.documents import html
 from rag.data.documents.blocks import BULLET, Content, Piece, Unreadable, first_heading
 
 _BYTE_ORDER_MARKED = ("utf-8-sig", "utf-16", "utf-32")
+# What browsers and mail programs read for the encodings that texts declare: those of Windows, which
+# have more letters.
+_BROADER = {
+    "iso8859-1": "cp1252",
+    "iso8859-9": "cp1254",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+}
 _DECLARED = re.compile(rb"""(?:charset|encoding|coding)\s*[=:]\s*["']?\s*([A-Za-z][\w.:-]+)""")
 # Of letters beyond ASCII: more is no Western European text.
 _LATIN_SHARE = 0.5
@@ -81,7 +92,7 @@ def decode(data: bytes) -> tuple[str, list[str]]:
     declared = _DECLARED.search(data[:1024])
     if declared:
         with suppress(LookupError, UnicodeDecodeError):
-            return data.decode(declared[1].decode()), []
+            return decode_as(data, declared[1].decode()), []
     joined = data.decode("utf-8", "surrogateescape")
     n_odd = sum(ord(character) in _ODD_BYTES for character in joined)
     n_continuing = len(data) - len(joined)
@@ -93,6 +104,23 @@ def decode(data: bytes) -> tuple[str, list[str]]:
             return text, ["read as Windows-1252"]
     detail = f"byte {first_wrong} is not UTF-8"
     raise Unreadable("unknown encoding", "save it as UTF-8, or convert it with iconv", detail)
+
+
+def decode_as(data: bytes, encoding: str) -> str:
+    r"""Text of bytes in the encoding that they declare, as browsers and mail programs read it.
+
+    Raises:
+        LookupError: there is no such encoding.
+        UnicodeDecodeError: the bytes are in another encoding.
+
+    Example:
+        >>> decode_as("it’s 5 €".encode("cp1252"), "iso-8859-1")
+        'it’s 5 €'
+    """
+    name = codecs.lookup(encoding).name
+    # Those of Windows lack five bytes that the others have.
+    errors = "replace" if name.startswith("iso8859") else "strict"
+    return data.decode(_BROADER.get(name, name), errors)
 
 
 def _is_western_european(text: str) -> bool:

@@ -303,6 +303,25 @@ def test_text_of_a_message_is_read_in_its_encoding_whatever_it_declares(
     assert make.texts(convert(data, "a.eml"), "paragraph") == [text]
 
 
+@pytest.mark.parametrize(
+    ("declared", "encoding", "text"),
+    [
+        ("iso-8859-1", "cp1252", "It’s “5 €”."),
+        ("latin5", "cp1254", "“Işık” 5 €."),
+        ("gb2312", "gb18030", "朱镕基说。"),
+        ("shift_jis", "cp932", "①髙い。"),
+        ("ks_c_5601-1987", "cp949", "똠방각하."),
+    ],
+)
+def test_text_is_read_in_the_encoding_that_browsers_take_a_declared_one_for(
+    declared: str, encoding: str, text: str
+) -> None:
+    page = f"<html><head><meta charset={declared}></head><body>{text}</body></html>"
+    mail = f"Subject: A\nContent-Type: text/plain; charset={declared}\n\n{text}"
+    assert convert(page.encode(encoding), "a.html").text == text
+    assert convert(mail.encode(encoding), "a.eml").text == text
+
+
 def test_a_message_in_an_encoding_that_is_not_read_is_named_and_costs_no_other() -> None:
     data = "From a Mon Jan  5 10:00:00 2009\nSubject: {}\n\n{}\n\n"
     polish = data.format("Cena", "Zażółć gęślą jaźń.").encode("cp1250")
@@ -686,6 +705,11 @@ def test_characters_that_a_workbook_escapes_are_read() -> None:
         "Name: Tea; Note: green or red",
         "Name: RumA; Note: max_x00_",
     ]
+
+
+def test_bytes_that_windows_1252_lacks_cost_no_page_that_declares_latin_1() -> None:
+    page = b"<html><head><meta charset=latin1></head><body>It\x92s 5 \x80.\x81</body></html>"
+    assert convert(page, "a.html").text == "It’s 5 €.\N{REPLACEMENT CHARACTER}"
 
 
 @pytest.mark.parametrize(
