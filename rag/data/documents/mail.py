@@ -13,13 +13,17 @@ from mimetypes import guess_extension
 
 from rag.core.errors import RagError
 from rag.data.documents import html
-from rag.data.documents.blocks import Content, Piece, Unreadable, clean
+from rag.data.documents.blocks import Content, Piece, Unreadable, clean, not_read
 from rag.data.documents.plain import decode, decode_as, text
 from rag.data.metadata import GROUPS_FIELD
 
+_READ_TEXT_OF = {"text/plain": text, "text/html": html.page}
 _HEADERS = ("From", "To", "Cc", "Date")
 # The line before each message of a mailbox: sender, time, year.
 _SEPARATOR = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\d\d:\d\d[^\n]*\d{4}[^\n]*\n")
+
+# What Thunderbird writes into messages that it shows no more, and removes later.
+_DELETED = re.compile(r"\w*[89a-f]", re.IGNORECASE)
 
 ReadAttachment = Callable[[bytes, str], Content]
 """Converts an attachment, by its bytes and file name."""
@@ -38,12 +42,15 @@ def mailbox(data: bytes, read_attachment: ReadAttachment) -> Content:
     """An mbox file: each message is a section with its subject as heading."""
     reader = _MailReader(read_attachment)
     pieces: list[Piece] = []
+    n_deleted = 0
     for part in map(_parsed, _SEPARATOR.split(data)):
-        if part.keys():
+        if _DELETED.fullmatch(_header(part, "X-Mozilla-Status")):
+            n_deleted += 1
+        elif part.keys():
             pieces += reader.section(part, 1, "Message")
-    if not pieces:
+    if not pieces and not n_deleted:
         raise Unreadable("broken file", "export the mailbox again", "no message in it has a header")
-    return Content("", pieces, reader.notes)
+    return Content("", pieces, [*reader.notes, *not_read({"deleted messages": n_deleted})])
 
 
 def _parsed(data: bytes) -> MIMEPart:
@@ -89,12 +96,17 @@ class _MailReader:
         elif not parsed.is_multipart():
             # Such as a PDF that was sent alone.
             attachments = iter([parsed])
+        files: list[Piece] = []
         for part in attachments:
-            if part.get_content_type() == "message/rfc822":
-                pieces += self.section(part.get_content(), level, "Attached message")
+            kind = part.get_content_type()
+            if kind == "message/rfc822":
+                files += self.section(part.get_content(), level, "Attached message")
+            elif kind in _READ_TEXT_OF and not (part.get_filename() or part.is_attachment()):
+                # The text goes on, such as behind a picture or with the last lines of a list.
+                pieces += _below(_READ_TEXT_OF[kind](_text(part)).pieces, level - 1)
             elif not part.is_multipart():
-                pieces += self._attachment(part, level)
-        return pieces
+                files += self._attachment(part, level)
+        return pieces + files
 
     def _attachment(self, part: MIMEPart, level: int) -> list[Piece]:
         extension = guess_extension(part.get_content_type()) or ""
@@ -118,8 +130,8 @@ def _body(parsed: MIMEPart) -> tuple[MIMEPart | None, Sequence[Piece]]:
     """
     body: MIMEPart | None = None
     pieces: Sequence[Piece] = ()
-    for kind, read in (("plain", text), ("html", html.page)):
-        part = parsed.get_body((kind,))
+    for kind, read in _READ_TEXT_OF.items():
+        part = parsed.get_body((kind.removeprefix("text/"),))
         if part is None:
             continue
         read_pieces = read(_text(part)).pieces

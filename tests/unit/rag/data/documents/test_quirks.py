@@ -4,6 +4,7 @@ import io
 import re
 from email.message import EmailMessage
 from email.mime.base import MIMEBase
+from email.mime.image import MIMEImage
 from email.mime.multipart import MIMEMultipart
 from email.mime.text import MIMEText
 from pathlib import Path
@@ -838,9 +839,22 @@ def test_files_in_any_part_of_a_message_are_read(parts: MIMEMultipart) -> None:
 
 
 def test_text_of_a_message_in_two_forms_is_read_whole() -> None:
-    message = _part("mixed", MIMEText("Hello."), MIMEText("<p>More.</p>", "html"))
+    picture = MIMEImage(b"PNG", "png", name="logo.png")
+    last = MIMEText("Насос.", "plain", "koi8-r")
+    message = _part("mixed", MIMEText("Hello."), picture, MIMEText("<p>More.</p>", "html"), last)
     message["From"] = "ann@example.org"
-    assert convert(message.as_bytes(), "a.eml").text.endswith("\n\nMore.")
+    text = convert(message.as_bytes(), "a.eml").text
+    assert text == "From: ann@example.org\n\nHello.\n\nMore.\n\nНасос.\n\nlogo.png"
+
+
+def test_messages_that_thunderbird_shows_no_more_are_counted_and_not_read() -> None:
+    message = "From - Fri Mar  7 14:05:09 2031\nX-Mozilla-Status: {}\nSubject: {}\n\nText.\n\n"
+    old = message.format("0009", "Old")
+    converted = convert(f"{old}{message.format('0001', 'New')}".encode(), "a.mbox")
+    assert converted.text == "New\n\nText."
+    assert converted.notes == ("not read: deleted messages: 1",)
+    with pytest.raises(Unreadable, match="empty"):
+        convert(old.encode(), "a.mbox")
 
 
 TEX = '<annotation encoding="application/x-tex">c^2</annotation>'
