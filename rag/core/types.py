@@ -19,7 +19,7 @@ Metadata = tuple[tuple[str, Value | tuple[Value, ...]], ...]
 """Names and values; a tuple holds several values."""
 Groups = frozenset[str]
 """Names of groups: those that a person belongs to, or that may read a document."""
-_SLIDES = (".pptx", ".pptm")
+_SLIDES = (".pptx", ".pptm", ".ppsx", ".ppsm", ".potx", ".potm")
 Pages = tuple[tuple[int, str], ...]
 """Where in a text each page begins, and its label; in order."""
 

@@ -33,9 +33,9 @@ _RECORD_SUFFIXES: dict[str, RecordFormat] = {
 }
 _DOCUMENT_SUFFIXES = {
     "pdf": "pdf",
-    "docx": "docx docm",
-    "pptx": "pptx pptm",
-    "xlsx": "xlsx xlsm",
+    "docx": "docx docm dotx dotm",
+    "pptx": "pptx pptm ppsx ppsm potx potm",
+    "xlsx": "xlsx xlsm xltx xltm",
     "epub": "epub",
     "html": "html htm xhtml",
     "markdown": "md markdown mdx",
@@ -55,7 +55,7 @@ _DOCUMENT_SUFFIXES = {
     "code": "c h cc cpp cxx hpp cs go java kt scala swift rs rb php pl pm js jsx mjs ts tsx vue lua r jl m "
     "sh bash zsh fish ps1 bat sql yaml yml toml ini cfg conf properties xml json gradle cmake mk tf proto "
     "graphql ex exs erl hs ml clj lisp el vim dart log py pyi",
-    "unread": "doc dot pages wpd ppt key odp xls numbers fodp djvu ps mobi azw3 msg mht srt vtt",
+    "unread": "doc dot pages wpd ppt key odp xls numbers fodp djvu ps mobi azw3 msg mht mhtml xlsb srt vtt",
 }
 _KIND_OF_SUFFIX = {
     suffix: kind for kind, suffixes in _DOCUMENT_SUFFIXES.items() for suffix in suffixes.split()

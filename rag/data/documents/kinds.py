@@ -30,6 +30,8 @@ _DRAWN = {
     "charts": re.compile(r"\w+/charts/chart[^/]*\.xml"),
     "diagrams": re.compile(r"\w+/diagrams/data[^/]*\.xml"),
 }
+_TYPES = "[Content_Types].xml"
+_MAIN_TYPE = re.compile(rb'application/vnd\.[^"]*\.main\+xml')
 # Begins old Office files, and new ones with a password.
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _MANUAL_PAGE = re.compile(rb"^\.(?:TH|Dt)[ \t]", re.MULTILINE)
@@ -109,6 +111,23 @@ def open_archive(data: bytes) -> zipfile.ZipFile:
         detail = f"{len(data):,} bytes would become {unpacked:,}: a zip bomb?"
         raise Unreadable("too large when unpacked", "split it", detail)
     return archive
+
+
+def as_document(data: bytes, kind: bytes) -> io.BytesIO:
+    """A file of Office as libraries open it: not as a template, as a show, or with macros.
+
+    Args:
+        kind: the type of its main part in an ordinary file, such as "wordprocessingml.document".
+    """
+    main_type = b"application/vnd.openxmlformats-officedocument." + kind + b".main+xml"
+    copied = io.BytesIO()
+    with open_archive(data) as source, zipfile.ZipFile(copied, "w") as target:
+        if main_type in source.read(_TYPES):
+            return io.BytesIO(data)
+        for name in source.namelist():
+            part = source.read(name)
+            target.writestr(name, _MAIN_TYPE.sub(main_type, part) if name == _TYPES else part)
+    return copied
 
 
 def count_drawn(data: bytes) -> dict[str, int]:

@@ -2,7 +2,6 @@
 slides.
 """
 
-import io
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from rag.data.documents.blocks import (
     not_read,
     stated_title,
 )
-from rag.data.documents.kinds import count_drawn
+from rag.data.documents.kinds import as_document, count_drawn
 from rag.data.documents.numerals import numeral, with_exponents
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
@@ -62,6 +61,8 @@ _HIDDEN_RUNS = (
     " or ancestor::w:p/w:pPr/w:pStyle/@w:val='{0}']"
 )
 _HIDDEN_SHAPES = ".//*[*/p:cNvPr[@hidden='1' or @hidden='true']]"
+# A title, a centred one, and a vertical one.
+_TITLES = (1, 3, 5)
 # Date, footer and number, which are the same on every slide.
 _FOOTERS = (13, 15, 16)
 
@@ -71,7 +72,8 @@ def word(data: bytes) -> Content:
 
     Notes stand below the paragraph that refers to them. Word stores no pages; pieces have none.
     """
-    reader = _WordReader(require("docx", "docs").Document(io.BytesIO(data)))
+    source = as_document(data, b"wordprocessingml.document")
+    reader = _WordReader(require("docx", "docs").Document(source))
     pieces = list(reader.blocks(reader.body))
     title = stated_title(str(reader.document.core_properties.title))
     beside = {**reader.beside_text(), **count_drawn(data)}
@@ -320,7 +322,8 @@ def slides(data: bytes) -> Content:
     """A PPTX file: a slide's title is its heading, its number the page; the speaker's notes
     follow.
     """
-    show = require("pptx", "docs").Presentation(io.BytesIO(data))
+    source = as_document(data, b"presentationml.presentation")
+    show = require("pptx", "docs").Presentation(source)
     pieces: list[Piece] = []
     beside = Counter[str]()
     for number, slide in enumerate(show.slides, start=1):
@@ -335,7 +338,7 @@ def slides(data: bytes) -> Content:
         beside.update(_beside_words(slide.element))
         _unwrap(slide.element)
         body = list(_slide_body(slide))
-        title = slide.shapes.title
+        title = _title(slide)
         name = clean(_frame_text(title.text_frame)) if title is not None else ""
         if name or any(piece.text.strip() for piece in body):
             heading = Piece("heading", name or f"Slide {number}", 1)
@@ -353,8 +356,16 @@ def _unwrap(slide: Any) -> None:
             alternatives.addprevious(shape)
 
 
+def _title(slide: Any) -> Any:
+    """The shape that holds the title of a slide, if there is one."""
+    for shape in slide.placeholders:
+        if shape.placeholder_format.type in _TITLES:
+            return shape
+    return None
+
+
 def _slide_body(slide: Any) -> Iterator[Piece]:
-    title = slide.shapes.title
+    title = _title(slide)
     for shape in slide.shapes:
         if title is None or shape.shape_id != title.shape_id:
             yield from _shape(shape)

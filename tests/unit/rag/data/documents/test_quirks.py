@@ -81,6 +81,40 @@ def test_a_shape_without_geometry_is_read() -> None:
     assert convert(make.saved(show), "a.pptx").text == "Plan\n\nIts text.\n\nOf a group."
 
 
+def test_the_title_of_a_slide_is_what_says_so() -> None:
+    # LibreOffice gives the text the number of a title, and may write it first.
+    show = pptx.Presentation()
+    for name in ("Plan", ""):
+        slide = show.slides.add_slide(show.slide_layouts[1])
+        title = slide.shapes.title
+        title.text = name
+        slide.placeholders[1].text = "Its text."
+        del slide.placeholders[1]._element.ph.attrib["idx"]
+        title._element.getparent().append(title._element)
+    title._element.getparent().remove(title._element)
+    text = convert(make.saved(show), "a.pptx").text
+    assert text == "Plan\n\nIts text.\n\nSlide 2\n\nIts text."
+
+
+@pytest.mark.parametrize(
+    ("suffix", "kind"),
+    [
+        ("docm", "vnd.ms-word.document.macroEnabled"),
+        ("dotx", "vnd.openxmlformats-officedocument.wordprocessingml.template"),
+        ("ppsx", "vnd.openxmlformats-officedocument.presentationml.slideshow"),
+        ("potm", "vnd.ms-powerpoint.template.macroEnabled"),
+        ("xltx", "vnd.openxmlformats-officedocument.spreadsheetml.template"),
+    ],
+)
+def test_templates_shows_and_files_with_macros_are_read(suffix: str, kind: str) -> None:
+    makers = {"d": make.word, "p": make.slides, "x": lambda _: make.workbook({"Tea": [["Tea"]]})}
+    files = make.members(makers[suffix[0]]([("h1", "Tea")]))
+    types = files["[Content_Types].xml"]
+    main_type = re.compile(rb"(?<=application/)vnd[^\"]*(?=\.main\+xml)")
+    files["[Content_Types].xml"] = main_type.sub(kind.encode(), types)
+    assert convert(make.archive(files), f"a.{suffix}").text.startswith("Tea")
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize(
     ("line", "row", "metadata"),
