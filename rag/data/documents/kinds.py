@@ -11,7 +11,7 @@ from rag.data.formats import is_text, kind_by_name
 _MAX_UNPACKED = 2_000_000_000
 _HEAD_BYTES = 4096
 _GET_AGAIN = "get a whole copy of it"
-_SAVE = "save it as DOCX, PPTX, XLSX, PDF, EML or TXT"
+_SAVE = "save it as DOCX, PPTX, XLSX, PDF, HTML, EML or TXT"
 _BINARY = ("pdf", "docx", "pptx", "xlsx", "epub", "odt", "ods")
 _KIND_OF_MEMBER = {
     "word/document.xml": "docx",

@@ -29,6 +29,9 @@ _TOO_LARGE = 1e21
 _DIGITS = Context(prec=80)
 # Dates that each country writes in its way.
 _LOCAL = ("general", "mm-dd-yy", "m/d/yy h:mm")
+# Times of no day are shown on it.
+_DAY_ZERO = datetime.date(1899, 12, 30)
+_DECIMALS = re.compile(r"(?<=s)\.0+", re.IGNORECASE)
 _DIRECTIVES = {
     "y": "%y",
     "yyyy": "%Y",
@@ -67,12 +70,14 @@ def format_value(value: object, number_format: str = "General") -> str:
     if isinstance(value, int | float):
         return _number(value, number_format)
     section = _END.split(number_format)[0]
+    if isinstance(value, datetime.time):
+        if section.lower() in _LOCAL:
+            return value.isoformat().removesuffix(":00")
+        value = datetime.datetime.combine(_DAY_ZERO, value)
     if isinstance(value, datetime.date):
         return _date(value, section)
     if isinstance(value, datetime.timedelta):
         return _duration(value, section)
-    if isinstance(value, datetime.time):
-        return value.isoformat().removesuffix(":00")
     return str(value)
 
 
@@ -150,6 +155,8 @@ def _digits(amount: Decimal, pattern: str) -> str:
     scaled = pattern.rstrip(",")
     amount = amount.scaleb(3 * (len(scaled) - len(pattern)))
     whole, _, fraction = scaled.partition(".")
+    if not amount and "0" not in pattern:
+        return ""
     unit = Decimal(1).scaleb(-len(fraction))
     left, _, right = f"{amount.quantize(unit, ROUND_HALF_UP, _DIGITS):f}".partition(".")
     n_needed = len(fraction.rstrip("#?"))
@@ -165,7 +172,10 @@ def _date(value: datetime.date, section: str) -> str:
         return value.isoformat(sep=" ", timespec="minutes").removesuffix(" 00:00")
     if value.time() == datetime.time():
         section = _TIME.sub("", section) or section
-    tokens = _DATE_TOKEN.findall(section)
+    decimals = f".{value.microsecond:06}"
+    section = _DECIMALS.sub(lambda zeros: f'"{decimals[: len(zeros[0])]}"', section)
+    # As openpyxl calls "mm:ss.0".
+    tokens = _DATE_TOKEN.findall(section.replace("mmss", "mm:ss"))
     units = [token.lower() for token in tokens if _is_unit(token)]
     has_halves_of_day = "am/pm" in units
     before = ""

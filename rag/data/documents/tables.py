@@ -8,7 +8,7 @@ import io
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby, pairwise
 from typing import Any, Literal
@@ -64,6 +64,8 @@ _COMMENTS = re.compile(r"xl/(?:comments/)?comment[^/]*\.xml")
 _DRAWING = re.compile(r"xl/drawings/drawing[^/]*\.xml")
 _TEXT_BOX = re.compile(rb"<(?:\w+:)?sp\b(?:(?!</(?:\w+:)?sp>).)*?<a:t\b", re.DOTALL)
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
+# One whose result XlsxWriter leaves to be calculated.
+_UNCALCULATED = re.compile(rb'<c r="(\w+)"[^>]*><f\b[^>]*(?:/>|>[^<]*</f>)<v>0</v></c>')
 # A formula whose cell has no value, or an empty value.
 _WITHOUT_VALUE = re.compile(rb"<f\b[^>]*(?:/>|>[^<]*</f>)\s*(?:<v\s*/>|<v>\s*</v>)?\s*</c>")
 
@@ -210,15 +212,28 @@ def _csv_rows(text: str, delimiter: str) -> tuple[list[list[str]], list[str]]:
     the text, if more rows have the usual length so.
     """
 
-    def read(quoting: Literal[0, 3], *, strict: bool = False) -> list[list[str]]:
+    def read(
+        quoting: Literal[0, 3], *, strict: bool = False, escape: str | None = None
+    ) -> list[list[str]]:
         lines = io.StringIO(text, newline="")
-        return list(csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=strict))
+        reader = csv.reader(
+            lines,
+            delimiter=delimiter,
+            quoting=quoting,
+            strict=strict,
+            escapechar=escape,
+            skipinitialspace=True,
+        )
+        return list(reader)
 
     with suppress(csv.Error):
         rows = read(csv.QUOTE_MINIMAL, strict=True)
         if delimiter != "\t" or not any(map(joins_lines, rows)):
             return rows, []
-    readings = read(csv.QUOTE_MINIMAL), read(csv.QUOTE_NONE)
+    readings = [read(csv.QUOTE_MINIMAL), read(csv.QUOTE_NONE)]
+    if '\\"' in text:
+        # As MySQL and Spark write them.
+        readings.insert(0, read(csv.QUOTE_MINIMAL, escape="\\"))
     most = max(readings, key=lambda rows: max(_lengths(rows).values()))
     return most, ["a quote is not closed, or not doubled within its cell"]
 
@@ -253,6 +268,7 @@ def workbook(data: bytes) -> Content:
     for name in filter(_DRAWING.match, book._archive.namelist()):
         beside["text boxes"] += len(_TEXT_BOX.findall(_source(book, name)))
     beside.update(count_drawn(data))
+    calculates_when_opened = b'fullCalcOnLoad="1"' in _source(book, "xl/workbook.xml")
     for page in book.worksheets:
         if page.sheet_state != "visible":
             beside["hidden sheets"] += 1
@@ -260,11 +276,14 @@ def workbook(data: bytes) -> Content:
         # Some programs write wrong dimensions, and rows would be cut by them.
         page.reset_dimensions()
         source = _source(book, page._worksheet_path)
-        rows = map(_cells, page.iter_rows())
+        unknown = set[str]()
+        if calculates_when_opened:
+            unknown.update(map(bytes.decode, _UNCALCULATED.findall(source)))
+        rows = (_cells(row, unknown) for row in page.iter_rows())
         content = list(sheet(_dense(_shown(rows, source, beside))))
         if content:
             pieces += [Piece("heading", page.title, 1), *content]
-        beside[FORMULAS] += len(_WITHOUT_VALUE.findall(source))
+        beside[FORMULAS] += len(_WITHOUT_VALUE.findall(source)) + len(unknown)
     return Content(stated_title(book.properties.title or ""), pieces, not_read(beside))
 
 
@@ -278,7 +297,8 @@ def _source(book: Any, member: str) -> bytes:
     return source
 
 
-def _cells(row: Sequence[Any]) -> _SparseRow:
+def _cells(row: Sequence[Any], unknown: Container[str]) -> _SparseRow:
+    """The filled cells of a row, without those at places whose value is not known."""
     cells: _SparseRow = {}
     for column, cell in enumerate(row, start=1):
         value = cell.value
@@ -287,7 +307,7 @@ def _cells(row: Sequence[Any]) -> _SparseRow:
             fonts = [getattr(run, "font", None) for run in value]
             are_raised = [getattr(font, "vertAlign", None) == "superscript" for font in fonts]
             value = with_exponents(zip(map(str, value), are_raised, strict=True))
-        if value is not None:
+        if value is not None and cell.coordinate not in unknown:
             formatted = format_value(value, cell.number_format)
             # The end of a line, which XML cannot hold, is written as _x000D_.
             text = clean(_ESCAPED.sub(lambda match: chr(int(match[1], 16)), formatted))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -79,6 +80,22 @@ def test_formulas_without_a_value_are_counted(tmp_path: Path) -> None:
     assert "Month: Total" in document.text
     (note,) = report.problems
     assert f"use.xlsx: not read: {FORMULAS}: 3" in note
+
+
+def test_zeros_that_stand_for_results_to_be_calculated_are_not_read() -> None:
+    files = make.members(
+        make.workbook({"Use": [["Month", "Sum"], ["May", 0], ["All", "=SUM(B2)"]]})
+    )
+    name = "xl/worksheets/sheet1.xml"
+    files[name] = re.sub(rb"</f><v ?/?>(</v>)?", b"</f><v>0</v>", files[name])
+    book = files["xl/workbook.xml"]
+    (converted, whole) = (
+        convert(make.archive({**files, "xl/workbook.xml": part}), "a.xlsx")
+        for part in (book, book.replace(b"fullCalcOnLoad", b"iterate"))
+    )
+    assert converted.text == "Use\n\nMonth: May; Sum: 0\nMonth: All"
+    assert converted.notes == (f"not read: {FORMULAS}: 1",)
+    assert (whole.text, whole.notes) == ("Use\n\nMonth: May; Sum: 0\nMonth: All; Sum: 0", ())
 
 
 def worker(path: Path, timeout_s: float) -> "subprocess.Popen[bytes]":

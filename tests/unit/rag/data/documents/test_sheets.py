@@ -114,6 +114,14 @@ HEADER = "Id\tText\tSize\n"
         ("a.tsv", '1\t"So it is\t2\n2\the said."\t3\n', ['"So it is', 'he said."'], (QUOTED,)),
         ("a.tsv", '1\t"Heroes" rise\t2\n2\t"x\t3\n', ['"Heroes" rise', '"x'], (QUOTED,)),
         ("a.csv", '1\t"So it is\t2\n2\tx\t3\n', ['"So it is', "x"], (QUOTED,)),
+        # Quotes behind a backslash, and behind a space.
+        (
+            "a.csv",
+            '1\t"Say \\"hi\\"\t ok"\t2\n2\t"x\\""\t3\n',
+            ['Say "hi", ok', 'x"'],
+            (QUOTED,),
+        ),
+        ("a.csv", '1\t "So\t it is"\t2\n2\t "x"\t3\n', ["So, it is", "x"], ()),
     ],
 )
 def test_quotes_join_no_lines(
