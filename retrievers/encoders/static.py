@@ -27,7 +27,7 @@ from rag.core.errors import ArtifactError
 from rag.core.files import atomic_path, atomic_write_json
 from rag.core.log import get_logger
 from rag.core.types import Query
-from rag.runtime.model_files import copy_tokenizer, folder_tokenizer, model_folder, weight_files
+from rag.runtime.model_files import folder_tokenizer, model_folder, weight_files
 from rag.runtime.tensor_files import file_arrays
 from retrievers.encoders.base import Encoder
 from retrievers.encoders.folders import read_settings, write_modules
@@ -190,6 +190,9 @@ def write_static(folder: Path, vectors: Float32, tokenizer: Path) -> None:
     """
     from safetensors.numpy import save_file
 
+    # Sentence-transformers cuts texts where the file of the tokenizer says so.
+    made = folder_tokenizer(tokenizer)
+    made.enable_truncation(STATIC_LENGTH)
     scales = np.maximum(np.abs(vectors).max(axis=1), 1e-12) / 127  # (V,)
     rows = np.rint(vectors / scales[:, None])
     tensors = {"embeddings": rows.astype(np.int8), "weights": scales.astype(np.float32)}
@@ -197,7 +200,7 @@ def write_static(folder: Path, vectors: Float32, tokenizer: Path) -> None:
     modules = {"": "models.StaticEmbedding", "1_Normalize": "models.Normalize"}
     with atomic_path(folder, folder=True) as temporary:
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "np"})
-        copy_tokenizer(tokenizer, temporary / "tokenizer.json")
+        made.save(str(temporary / "tokenizer.json"))
         atomic_write_json(temporary / "config.json", config)
         write_modules(temporary, modules, {"similarity_fn_name": "cosine"})
 
