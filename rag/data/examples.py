@@ -39,7 +39,8 @@ _MAX_BAD_SHARE = 0.001
 _SHAPE = (
     "`rag mine` makes examples of questions and an index, `rag score` gives targets; expected {question, "
     "answers, positive_ctxs: [{title, text, passage_id}], hard_negative_ctxs: [...]}, in a list or one a line, "
-    "or texts called anchor, positive and negative, in a table too; all in UTF-8"
+    "or texts called anchor, positive and negative, in a table too, or a table of three ids beside queries.tsv "
+    "and collection.tsv; all in UTF-8"
 )
 
 
@@ -233,7 +234,7 @@ class _MsMarcoTexts:
         for question_id, *ids in _cells(triples, "question_id", "positive_id", "negative_id"):
             question_ids.add(question_id)
             passage_ids.update(ids)
-        self._questions: dict[str, str] = {}
+        self._questions: dict[str, Sequence[str]] = {}
         for path in queries:
             self._questions |= _texts(path, question_ids)
         self._passages = _texts(collection, passage_ids)
@@ -242,7 +243,7 @@ class _MsMarcoTexts:
         """The record that a row of ids stands for; a ValueError if an id has no text."""
         try:
             return {
-                "question": self._questions[row["question_id"]],
+                "question": self._questions[row["question_id"]][0],
                 "positive_ctxs": [self._context(row["positive_id"])],
                 "hard_negative_ctxs": [self._context(row["negative_id"])],
             }
@@ -250,16 +251,18 @@ class _MsMarcoTexts:
             raise ValueError(f"no text for the id {error}") from error
 
     def _context(self, passage_id: str) -> dict[str, str]:
-        return {"passage_id": passage_id, "text": self._passages[passage_id]}
+        text, *title = self._passages[passage_id]
+        return {"passage_id": passage_id, "text": text, "title": "".join(title)}
 
 
-def _texts(path: Path, ids: set[str]) -> dict[str, str]:
-    return {id: text for id, text in _cells(path, "id", "text") if id in ids}
+def _texts(path: Path, ids: set[str]) -> dict[str, Sequence[str]]:
+    """The text of each of these, and its title in ColBERT's collections."""
+    return {id: texts for id, *texts in _cells(path, "id", "text", "title") if id in ids}
 
 
 def _cells(path: Path, *names: str) -> Iterator[Sequence[str]]:
     """Cells of a table of MS MARCO, which has no header and quotes nothing."""
-    for record in read_rows(str(path), lambda _: list(names), format="tsv"):
+    for record in read_rows(str(path), lambda row: list(names[: len(row)]), format="tsv"):
         yield tuple(refuse_bad(record).values())
 
 

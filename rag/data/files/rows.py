@@ -174,11 +174,19 @@ def _table_rows(stream: io.BufferedReader, path: str, columns: Columns) -> _Numb
 
 def _parquet_rows(path: str) -> _NumberedValues:
     try:
-        with pq.ParquetFile(path, memory_map=True) as file:
-            batches = file.iter_batches(batch_size=_BATCH_ROWS)
-            yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
+        batches = _record_batches(path)
+        yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is not a readable Parquet file: {error}") from error
+        raise DataError(f"{path} is not a readable file of Parquet or Arrow: {error}") from error
+
+
+def _record_batches(path: str) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(path) as file:
+        if file.read(4) == b"PAR1":
+            yield from pq.ParquetFile(file).iter_batches(batch_size=_BATCH_ROWS)
+        else:
+            file.seek(0)
+            yield from pa.ipc.open_stream(file)
 
 
 def refuse_bad(record: PlacedRecord) -> Any:

@@ -252,6 +252,15 @@ def test_parquet(tmp_path: Path) -> None:
     rows = [{**record, "embedding": [0.0]} for record in RECORDS]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "c.parquet", row_group_size=2)
     assert list(read_documents([tmp_path])) == EXPECTED
+    stream = tmp_path / "saved" / "data-00000-of-00001.arrow"
+    stream.parent.mkdir()
+    with pa.ipc.new_stream(stream, pa.Table.from_pylist(rows).schema) as written:
+        written.write_table(pa.Table.from_pylist(rows), 2)
+    (stream.parent / "state.json").write_text("{}")
+    assert list(read_documents([stream.parent])) == list(read_documents([stream])) == EXPECTED
+    stream.write_bytes(stream.read_bytes()[:-300])
+    with refusal(DataError):
+        list(read_documents([stream]))
     pq.write_table(pa.table({"text": ["a", None, "c"]}), tmp_path / "d.parquet")
     documents = read(tmp_path / "d.parquet", max_bad_share=1.0)
     assert [d.id for d in documents] == ["d.parquet:1", "d.parquet:3"]

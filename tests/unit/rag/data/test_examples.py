@@ -221,7 +221,11 @@ def test_triples_of_ids_take_their_texts_from_the_files_beside_them(tmp_path: Pa
     with refusal(DataError):
         list(read_examples(path))
     (tmp_path / "queries.train.tsv").write_text(f"7\t{ASKED}\n8\tother\n")
-    (tmp_path / "collection.tsv").write_text(f'1\t{RIGHT}\n2\t{WRONG}\n3\t"A" quote\n')
+    collection = tmp_path / "collection.tsv"
+    collection.write_text(f'1\t{RIGHT}\n2\t{WRONG}\n3\t"A" quote\n')
     examples = list(read_examples(path))
     texts = [(example.question, *(p.text for p in example.passages)) for example in examples]
     assert texts == [(ASKED, RIGHT, WRONG), (ASKED, RIGHT, '"A" quote')]
+    # ColBERT's has titles.
+    collection.write_text(f"1\t{RIGHT}\tDanube\n2\t{WRONG}\tRhine\n3\tC\tC\n")
+    assert [p.title for p in next(read_examples(path)).passages] == ["Danube", "Rhine"]
