@@ -18,7 +18,7 @@ from rag.core.errors import MissingDependencyError
 from rag.core.optional import DISTRIBUTION, require
 from rag.data.documents import grid
 from rag.data.documents.blocks import PAGE_BREAK, Content, Piece, Unreadable, clean, stated_title
-from rag.data.documents.pdf_page import Line, PageReader
+from rag.data.documents.pdf_page import EAST_ASIAN, Line, PageReader
 from rag.data.documents.pdf_tables import find_tables, words_of
 from rag.data.documents.scans import recognised_lines
 from rag.data.files.fields import listed_names
@@ -67,6 +67,8 @@ _MAX_LEVELS = 4
 _NUMBERING = re.compile(
     r"(?:chapter|appendix|part|section)?\s*[\dA-Z]+(?:\.\d+)*[.:]?\s+", re.IGNORECASE
 )
+# Headings of papers that are neither larger nor bold.
+_SECTION = re.compile(r"(?:[IVX]{1,5}\. [^a-z]+|REFERENCES|ACKNOWLEDGE?MENTS?|APPENDI[^a-z]+)\Z")
 _MAX_INDENT = 40
 _OutlineEntry = tuple[str, int, int]  # title, level, number of the page
 
@@ -341,6 +343,8 @@ def _text_piece(block: Sequence[Line], labels: Sequence[str]) -> Piece:
             pages.append(line.page)
             text, is_hyphenated = _HYPHEN_OF_PAGE.subn(_HYPHENS[0], text)
             separator = PAGE_BREAK if is_hyphenated else f" {PAGE_BREAK}"
+        elif EAST_ASIAN.match(text[-1:]) and EAST_ASIAN.match(line.text):
+            separator = ""
         text += separator + line.text.replace(PAGE_BREAK, " ").strip()
     text = text.lstrip()
     on_pages = tuple(labels[page] for page in pages)
@@ -436,10 +440,14 @@ def _mark_by_size(lines: Sequence[Line]) -> None:
         return
     level = min(len(sizes), _MAX_LEVELS) + 1
     for before, line in zip([None, *lines], lines, strict=False):
-        if line.level or not line.is_bold or line.size < body:
+        is_section = _SECTION.match(line.text) is not None
+        if line.level or not (is_section or (line.is_bold and line.size >= body)):
             continue
         begins = (
-            before is None or before.page != line.page or before.text.rstrip()[-1:] in (*".:!?", "")
+            is_section
+            or before is None
+            or before.page != line.page
+            or before.text.rstrip()[-1:] in (*".:!?", "")
         )
         if begins and _may_be_heading(line, _MAX_BOLD_HEADING_CHARS):
             line.level = level

@@ -8,7 +8,7 @@ import ctypes
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -19,12 +19,17 @@ from rag.data.documents.pdf_tables import Rule, Word
 
 # PDFium writes \x02 for a hyphen at the end of a line, and no end of the line behind it.
 _LINE = re.compile(r"[^\s\ufffe](?:[^\r\n\x02]*[^\s])?")
+# Letters between which lines end without a blank, and their punctuation.
+EAST_ASIAN = re.compile("[\u2e80-\u9fff\uff00-\uffef]")
 _WORD = re.compile(r"[^\s\ufffe]+")
 # Hyphens that PDFium does not take for one.
 _OTHER_HYPHEN = re.compile(r"(?<=[^\W\d_])[\u2010\u00ad](?=\s*[\r\n])")
 _LINE_END = re.compile(r"(?<=\S)\s*[\r\n]\s*(?=\S)")
 # In place of the end of a line that letters of another height or size made within a word.
 _JOINT = "\u2060"
+# Places of ligatures in the two encodings of TeX; PDFium ends lines by \r\n.
+_LIGATURE = re.compile(r"(?:(?<=[a-z])|(?=.[a-z]))(?:[\v\f\x0e\x0f\x1b-\x1f]|\r(?!\n))", re.DOTALL)
+_LIGATURES = str.maketrans("\v\f\r\x0e\x0f\x1b\x1c\x1d\x1e\x1f", "ﬀﬁﬂﬃﬄﬀﬁﬂﬃﬄ")
 # Accents that may be glyphs of their own, with the blanks around them; what is put behind a letter
 # instead.
 _ACCENTS = "`´ˆ˜¨¯˘˙˚˝ˇ¸"
@@ -41,8 +46,8 @@ _MAY_BE_EXPONENT = re.compile(rf"(?<=\d){_JOINT}*[-+\u2212⁻⁺]?[\d⁰¹²³�
 _MAX_GAP = 0.15
 _MIN_STEP = 0.15
 _MAX_STEP = 0.65
-_CODE_FONTS = ("mono", "courier", "cmtt", "sftt", "nimbusmon")
-_BOLD_FONTS = ("bold", "black", "heavy", "cmbx", "sfbx", "demi", "no9l-medi")
+_CODE_FONT = re.compile("mono|courier|cmtt|sftt|nimbusmon")
+_BOLD_FONT = re.compile("bold|black|heavy|cmbx|sfbx|demi|no9l-medi")
 # A bit of a font's flags.
 _FIXED_PITCH = 1
 _MAX_FONT_NAME = 128
@@ -101,6 +106,7 @@ class PageReader:
         codes = [code_of(page, number) for number in range(self._text_page.count_chars())]
         # PDFium may know no letter for a glyph.
         text = "".join(map(chr, codes)).replace("\0", _JOINT)
+        text = _LIGATURE.sub(self._ligature, text)
         text = _OTHER_HYPHEN.sub("\x02", text)
         # A character for each of PDFium's, which are halves of surrogates, too.
         units = _LINE_END.sub(self._between, text)
@@ -123,7 +129,11 @@ class PageReader:
             while units[middle].isspace():
                 middle += 1
             samples = first, middle, last
-            is_code, is_bold = self._font_kind({*samples})
+            fonts = [self._font(sample) for sample in samples]
+            is_bold = all(_BOLD_FONT.search(name) for name, _ in fonts)
+            is_code = all(is_fixed or _CODE_FONT.search(name) for name, is_fixed in fonts)
+            # Letters of East Asia may have a fixed pitch in any font.
+            is_code = is_code and not EAST_ASIAN.search(units, first, match.end())
             # A bullet, or the number of a footnote, has another size or height.
             size = median(map(self._size, samples))
             base = median(map(self._base, samples))
@@ -143,21 +153,17 @@ class PageReader:
             lines.append(Line(text, self._number, left, base, *looks, height, words))
         return lines
 
-    def _font_kind(self, samples: Iterable[int]) -> tuple[bool, bool]:
-        """Whether all characters have a fixed pitch, and whether they are bold."""
+    def _font(self, char: int) -> tuple[str, bool]:
+        """The name of a character's font, and whether that says of itself that it has a fixed pitch."""
         name = ctypes.create_string_buffer(_MAX_FONT_NAME)
         flags = ctypes.c_int()
-        is_code = True
-        is_bold = True
-        for sample in samples:
-            self._raw.FPDFText_GetFontInfo(
-                self._text_page, sample, name, _MAX_FONT_NAME, ctypes.byref(flags)
-            )
-            font = name.value.decode("utf-8", "replace").lower()
-            has_code_name = any(mark in font for mark in _CODE_FONTS)
-            is_code &= has_code_name or bool(flags.value & _FIXED_PITCH)
-            is_bold &= any(mark in font for mark in _BOLD_FONTS)
-        return is_code, is_bold
+        self._raw.FPDFText_GetFontInfo(self._text_page, char, name, _MAX_FONT_NAME, flags)
+        return name.value.decode("utf-8", "replace").lower(), flags.value & _FIXED_PITCH > 0
+
+    def _ligature(self, match: re.Match[str]) -> str:
+        """What a place of a ligature stands for: that, in a font of pictures, which has no name."""
+        name, _ = self._font(match.start())
+        return match[0] if name else match[0].translate(_LIGATURES)
 
     def _size(self, char: int) -> float:
         """The size of a character's font, in half points."""

@@ -100,6 +100,33 @@ def test_several_hyphens_of_a_word_and_a_word_without_an_end() -> None:
     assert joined == ["By ISO-8601-A.", endless]
 
 
+def test_ligatures_of_fonts_of_pictures_are_letters() -> None:
+    lines = page("Five o\x0eces di\x0ber in \x0crst e\x1bects, not in \x0bA.")
+    data = make.pdf([lines])
+    expected = "Five offices differ in first effects, not in A."
+    nameless = data.replace(b"/BaseFont/Helvetica/", b"/NoFont/Helvetica/")
+    assert convert(nameless, "a.pdf").text == expected
+    assert "first" not in convert(data, "a.pdf").text
+
+
+def test_lines_of_chinese_are_no_code_and_joined_without_a_blank() -> None:
+    lines = [(*place, "C", text) for (*place, _, text) in page("AA", "AA")]
+    data = make.pdf([lines], unicode="<41> <56FE>")
+    assert of(data, "a.pdf") == ["paragraph: 图图图图"]
+
+
+def test_numbered_sections_in_capitals_are_headings() -> None:
+    lines = page(
+        "A title", "II. RELATED WORK", "It is known.", "I. Smith knew.", "REFERENCES", "[1]"
+    )
+    lines[0] = (50.0, 740.0, 16.0, "F", "A title")
+    assert [block for block in of(make.pdf([lines]), "a.pdf") if block.startswith("heading")] == [
+        "heading: A title",
+        "heading: II. RELATED WORK",
+        "heading: REFERENCES",
+    ]
+
+
 def test_entries_of_a_list_stay_apart_where_a_page_ends() -> None:
     pages = [page("a) the first entry"), page("b) the second entry")]
     assert of(make.pdf(pages), "a.pdf") == ["item: a) the first entry", "item: b) the second entry"]
