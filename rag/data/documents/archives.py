@@ -83,10 +83,14 @@ def book(data: bytes) -> Content:
         container = ElementTree.fromstring(archive.read("META-INF/container.xml"))
         package_path = next(container.iterfind(".//{*}rootfile")).attrib["full-path"]
         package = ElementTree.fromstring(archive.read(package_path))
+        encrypted = _member(archive, "META-INF/encryption.xml")
         for path in dict.fromkeys(_chapters(package, posixpath.dirname(package_path))):
             if path not in archive.namelist():
                 n_missing += 1
                 continue
+            # Fonts are encrypted in many books.
+            if path.encode() in encrypted:
+                raise Unreadable("encrypted", "get a copy without copy protection")
             source, _ = decode(archive.read(path))
             pieces += html.page(source).pieces
     title = stated_title(package.findtext(".//{*}title", ""))

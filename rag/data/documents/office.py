@@ -4,7 +4,7 @@ slides.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -55,6 +55,7 @@ _CODE_STYLES = ("html preformatted", "plain text", "preformatted text")
 _MAX_BASES = 10
 # Kinds of numbers in lists, as `numeral` calls them.
 _NUMERALS = {"lowerLetter": "a", "upperLetter": "A", "lowerRoman": "i", "upperRoman": "I"}
+_SLIDE_NUMERALS = {"alphaLc": "a", "alphaUc": "A", "romanLc": "i", "romanUc": "I"}
 # Those of a style, and those in rows.
 _HIDDEN_RUNS = (
     ".//w:r[not(w:rPr/w:vanish)][ancestor::w:tr/w:trPr/w:hidden or w:rPr/w:rStyle/@w:val='{0}'"
@@ -72,8 +73,8 @@ def word(data: bytes) -> Content:
 
     Notes stand below the paragraph that refers to them. Word stores no pages; pieces have none.
     """
-    source = as_document(data, b"wordprocessingml.document")
-    reader = _WordReader(require("docx", "docs").Document(source))
+    document = require("docx", "docs").Document(as_document(data, b"wordprocessingml.document"))
+    reader = _WordReader(document)
     pieces = list(reader.blocks(reader.body))
     title = stated_title(str(reader.document.core_properties.title))
     beside = {**reader.beside_text(), **count_drawn(data)}
@@ -322,24 +323,23 @@ def slides(data: bytes) -> Content:
     """A PPTX file: a slide's title is its heading, its number the page; the speaker's notes
     follow.
     """
-    source = as_document(data, b"presentationml.presentation")
-    show = require("pptx", "docs").Presentation(source)
+    show = require("pptx", "docs").Presentation(as_document(data, b"presentationml.presentation"))
     pieces: list[Piece] = []
     beside = Counter[str]()
     for number, slide in enumerate(show.slides, start=1):
         if slide.element.get("show") in ("0", "false"):
             beside["hidden slides"] += 1
             continue
-        relations = slide.part.rels.values()
         for shape in slide.element.xpath(_HIDDEN_SHAPES):
             shape.getparent().remove(shape)
             beside["hidden shapes"] += 1
-        beside["comments"] += sum(part.reltype.endswith("/comments") for part in relations)
+        for relation in slide.part.rels.values():
+            beside["comments"] += relation.reltype.endswith("/comments")
         beside.update(_beside_words(slide.element))
         _unwrap(slide.element)
         body = list(_slide_body(slide))
-        title = _title(slide)
-        name = clean(_frame_text(title.text_frame)) if title is not None else ""
+        titles = [shape for shape in slide.shapes if _is_placeholder(shape, _TITLES)]
+        name = clean(" ".join(_frame_text(shape.text_frame) for shape in titles))
         if name or any(piece.text.strip() for piece in body):
             heading = Piece("heading", name or f"Slide {number}", 1)
             pieces += [replace(piece, pages=(str(number),)) for piece in (heading, *body)]
@@ -356,18 +356,9 @@ def _unwrap(slide: Any) -> None:
             alternatives.addprevious(shape)
 
 
-def _title(slide: Any) -> Any:
-    """The shape that holds the title of a slide, if there is one."""
-    for shape in slide.placeholders:
-        if shape.placeholder_format.type in _TITLES:
-            return shape
-    return None
-
-
 def _slide_body(slide: Any) -> Iterator[Piece]:
-    title = _title(slide)
     for shape in slide.shapes:
-        if title is None or shape.shape_id != title.shape_id:
+        if not _is_placeholder(shape, _TITLES):
             yield from _shape(shape)
     if slide.has_notes_slide and slide.notes_slide.notes_text_frame is not None:
         for line in _frame_text(slide.notes_slide.notes_text_frame).split("\n"):
@@ -384,10 +375,11 @@ def _shape(shape: Any) -> Iterator[Piece]:
         for row in shape.table.rows:
             rows.append([_slide_cell(cell) for cell in row.cells if not cell.is_spanned])
         yield from grid.table(grid.filled(rows))
-    elif shape.has_text_frame and not _is_footer(shape):
-        lines = list(filter(str.strip, _frame_text(shape.text_frame).split("\n")))
-        for line in lines:
-            yield Piece("item", BULLET + line) if len(lines) > 1 else Piece("paragraph", line)
+    elif shape.has_text_frame and not _is_placeholder(shape, _FOOTERS):
+        lines = list(_lines(shape.text_frame))
+        for mark, line in lines:
+            entry = Piece("item", (mark or BULLET) + line)
+            yield entry if len(lines) > 1 else Piece("paragraph", mark + line)
 
 
 def _slide_cell(cell: Any) -> grid.Cell:
@@ -396,12 +388,29 @@ def _slide_cell(cell: Any) -> grid.Cell:
 
 def _frame_text(frame: Any) -> str:
     """The paragraphs of a text frame, each a line."""
-    lines: list[str] = []
+    return "\n".join(map("".join, _lines(frame)))
+
+
+def _lines(frame: Any) -> Iterator[tuple[str, str]]:
+    """The number that each paragraph of a text frame shows, "" without any, and its text."""
+    counts: dict[int, int] = {}
     for paragraph in frame.paragraphs:
         runs = paragraph._p.content_children
-        lines.append(with_exponents((run.text, run.xpath("a:rPr/@baseline > 0")) for run in runs))
-    return "\n".join(lines)
+        text = with_exponents((run.text, run.xpath("a:rPr/@baseline > 0")) for run in runs)
+        if not text.strip():
+            continue
+        level = paragraph.level
+        before = counts.get(level)
+        counts = {upper: count for upper, count in counts.items() if upper < level}
+        mark = ""
+        numbering = paragraph._p.find("{*}pPr/{*}buAutoNum")
+        if numbering is not None:
+            counts[level] = before + 1 if before else int(numbering.get("startAt", "1"))
+            kind = numbering.get("type")
+            number = numeral(counts[level], _SLIDE_NUMERALS.get(kind[:7], ""))
+            mark = f"{number}) " if "Paren" in kind else f"{number}. "
+        yield mark, text
 
 
-def _is_footer(shape: Any) -> bool:
-    return shape.is_placeholder and int(shape.placeholder_format.type or 0) in _FOOTERS
+def _is_placeholder(shape: Any, kinds: Container[int]) -> bool:
+    return shape.is_placeholder and shape.placeholder_format.type in kinds

@@ -72,7 +72,10 @@ def read(data: bytes, kind: str) -> Content:
         data = b"#+OPTIONS: ^:nil\n" + data
     content = _run(program, kind, data)
     if kind == "ipynb":
-        return replace(content, notes=not_read({"outputs": data.count(b'"output_type"')}))
+        # Pandoc does not know the format of raw cells.
+        n_raw = data.count(b'"cell_type": "raw"')
+        counts = {"outputs": data.count(b'"output_type"'), "raw cells": n_raw}
+        return replace(content, notes=not_read(counts))
     return content
 
 

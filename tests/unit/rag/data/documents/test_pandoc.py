@@ -162,17 +162,18 @@ def test_abstract_title_and_footnotes_of_latex_are_read() -> None:
     assert converted.text.endswith("A note.")
 
 
-def test_outputs_of_a_notebook_are_counted() -> None:
+def test_outputs_and_raw_cells_of_a_notebook_are_counted() -> None:
     output = {"output_type": "stream", "name": "stdout", "text": ["42\n"]}
     source = {"cell_type": "code", "execution_count": 1, "metadata": {}}
     cells = [
         {**source, "source": 'print("output_type")', "outputs": [output, output]},
         {**source, "source": "pass", "outputs": []},
+        {"cell_type": "raw", "source": "Text.", "metadata": {}},
     ]
     book = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     converted = convert(json.dumps(book).encode(), "a.ipynb")
     assert "42" not in converted.text
-    assert converted.notes == ("not read: outputs: 2",)
+    assert converted.notes == ("not read: outputs: 2, raw cells: 1",)
 
 
 def test_a_folder_of_compressed_pages_is_read(tmp_path: Path) -> None:

@@ -27,6 +27,9 @@ from rag.data.records import Document
 from tests import document_makers as make
 
 
+A = 'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"'
+
+
 @pytest.mark.parametrize(
     ("stated", "title"),
     [
@@ -79,6 +82,29 @@ def test_a_shape_without_geometry_is_read() -> None:
     group = slide.shapes.add_group_shape()
     group.shapes.add_textbox(0, 0, 9, 9).text_frame.text = "Of a group."
     assert convert(make.saved(show), "a.pptx").text == "Plan\n\nIts text.\n\nOf a group."
+
+
+def test_numbered_lists_of_slides_stay_numbered() -> None:
+    show = pptx.Presentation()
+    frame = make.add_slide(show, "Plan").shapes.add_textbox(0, 0, 9, 9).text_frame
+    for level, kind, start in (
+        (0, "arabicPeriod", "1"),
+        (1, "alphaLcParenR", "3"),
+        (1, "alphaLcParenR", "3"),
+        (0, "arabicPeriod", "1"),
+        (0, "", ""),
+        (0, "romanUcPeriod", "4"),
+        (1, "alphaLcParenR", "1"),
+    ):
+        paragraph = frame.add_paragraph()
+        paragraph.text = "Step."
+        paragraph.level = level
+        if kind:
+            numbering = f'<a:buAutoNum {A} type="{kind}" startAt="{start}"/>'
+            paragraph._p.get_or_add_pPr().append(docx.oxml.parse_xml(numbering))
+    marks = make.texts(convert(make.saved(show), "a.pptx"), "item")
+    expected = ["1.", "c)", "d)", "2.", "•", "IV.", "a)"]
+    assert marks == [f"{mark} Step." for mark in expected]
 
 
 def test_the_title_of_a_slide_is_what_says_so() -> None:
@@ -763,6 +789,16 @@ def test_chapters_of_a_book_are_read_once_and_those_that_it_lacks_are_named(
     files["O/p.opf"] = package.replace(b"</spine>", b'<itemref idref="b"/></spine>')
     converted = convert(make.archive(files), "a.epub")
     assert (converted.text, converted.notes) == ("Text.", notes)
+
+
+def test_a_protected_book_is_refused_as_encrypted_and_one_with_encrypted_fonts_is_read() -> None:
+    refers = '<encryption><CipherReference URI="{}"/></encryption>'
+    files = make.members(make.epub([("p", "Text.")]))
+    files["META-INF/encryption.xml"] = refers.format("O/font.otf").encode()
+    assert convert(make.archive(files), "a.epub").text == "Text."
+    files["META-INF/encryption.xml"] = refers.format("O/one a.xhtml").encode()
+    with pytest.raises(Unreadable, match="encrypted"):
+        convert(make.archive(files), "a.epub")
 
 
 @pytest.mark.parametrize(
