@@ -26,7 +26,6 @@ from rag.data.documents.read import convert_files
 from rag.data.records import Document
 from tests import document_makers as make
 
-
 A = 'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"'
 
 
