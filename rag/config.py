@@ -49,7 +49,9 @@ class Config(BaseModel):
         Training(learning_rate=2e-05, files=('train.json',))
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
     free: ClassVar[frozenset[str]] = frozenset()
     group: ClassVar[str] = ""
 

@@ -65,7 +65,7 @@ def read_questions(path: str | Path) -> Iterator[Question]:
     if not judgements:
         return questions
     [qrels] = judgements
-    is_beir = qrels.parent.name == "qrels"
+    is_beir = qrels.parent != file.parent
     return _judged(questions, _read_qrels(qrels), str(file), str(qrels), is_beir)
 
 

@@ -6,6 +6,7 @@ A hub stores lists of pairs as columns, nests answers, and renames fields.
 
 import ast
 import io
+import json
 import re
 import tokenize
 import warnings
@@ -447,7 +448,11 @@ def _of_musique(question: Question, rest: dict[str, Any]) -> Question:
 
 
 def rows_of_columns(value: object) -> list[Any]:
-    """A list as it is; a mapping of equally long lists as a list of mappings; [] for None."""
+    """A list as it is, also as JSON in a text (copies of 2WikiMultiHopQA); a mapping of equally
+    long lists as a list of mappings; [] for None.
+    """
+    if isinstance(value, str) and value[:1] in ("[", "{"):
+        value = json.loads(value)
     if isinstance(value, Mapping):
         columns = list(value.values())
         if not all(is_list(column) and len(column) == len(columns[0]) for column in columns):

@@ -51,6 +51,7 @@ def test_defaults_file_and_overrides_in_that_order(tmp_path: Path) -> None:
 WRONG = {
     "unknown setting": (_Training, "", ["warmup_step=3"]),
     "text for a number": (_Training, "", ["warmup_steps=many"]),
+    "number without an end": (_Training, "", ["learning_rate=.inf"]),
     "neither number nor word": (_Either, "", ["temperature=0"]),
     "neither numbers nor number": (_Either, "", ["sizes=x"]),
     "text in a mapping": (_Training, "", ["learning_rates={a: fast}"]),

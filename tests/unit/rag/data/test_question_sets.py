@@ -111,6 +111,16 @@ def test_hotpot_columns_become_the_official_pairs() -> None:
     ]
 
 
+def test_columns_of_json_are_read_as_lists() -> None:
+    """Of copies of 2WikiMultiHopQA."""
+    columns = {name: json.dumps(HOTPOT[name]) for name in ("supporting_facts", "context")}
+    assert question({**HOTPOT, **columns}) == question(HOTPOT)
+    pairs = {"supporting_facts": '[["A", 0], ["B", 1]]'}
+    assert gold_facts(question({**HOTPOT, **pairs})) == (("A", 0), ("B", 1))
+    with refusal(DataError):
+        question({**HOTPOT, "supporting_facts": "A, B"})
+
+
 @pytest.mark.parametrize("answers", ["", [""], [" "], {"text": [""], "answer_start": [0]}])
 def test_an_empty_answer_is_none(answers: object) -> None:
     assert question({"question": "Who?", "answers": answers}).answers == ()

@@ -218,6 +218,7 @@ def test_a_beir_folder_says_which_passages_are_relevant(tmp_path: Path) -> None:
     [
         ("qrels.dev.small.tsv", {"queries.dev.small.tsv": "7\tQ?\n8\tR?\n"}),
         ("qrels.txt", {"queries.jsonl": '{"query_id": "8", "query": "R?"}\n'}),
+        ("qrels/qrels.dev.tsv", {"qrels/queries.dev.tsv": "7\tQ?\n8\tR?\n"}),
     ],
 )
 def test_judgements_of_trec_have_their_queries_beside_them(
@@ -231,8 +232,9 @@ def test_judgements_of_trec_have_their_queries_beside_them(
     assert list(read_questions(path)) == [
         Question("8", "R?", gold_are_alternatives=True, **relevant)
     ]
-    assert [file.name for file in question_files(path)] == [*queries, qrels]
-    (path.parent / next(iter(queries))).unlink()
+    files = [str(file.relative_to(tmp_path)) for file in question_files(path)]
+    assert files == [*queries, qrels]
+    (tmp_path / next(iter(queries))).unlink()
     with refusal(DataError):
         read_questions(path)
 
