@@ -44,7 +44,7 @@ def evaluate(
             Fool Me Twice's published files. With --gold by the evidence that they bring.
         split: Split of a data set, if the file name does not contain it, such as dev.
         run: Score these search results instead: a TREC run, the columns of MS MARCO, Tevatron or
-            ColBERT, or DPR's JSON.
+            ColBERT, or the JSON of ranx, BEIR or DPR.
         read: Passages the reader sees, 20 by default, or that a claim is judged by, 5 by default; 0
             evaluates retrieval only.
         out: Result folder; an unfinished one is continued.

@@ -30,7 +30,14 @@ from rag.eval.report import render_report
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from rag.eval.systems import AnswersQuestions, System, gold_system, open_results, system_of
+from rag.eval.systems import (
+    AnswersQuestions,
+    System,
+    gold_system,
+    has_texts,
+    open_results,
+    system_of,
+)
 from rag.opening import OpenSettings, resolve_reader
 from rag.options import OpenOptions, ScoringOptions
 from rag.pipeline import Pipeline
@@ -64,7 +71,8 @@ def evaluate(
             such rows.
         out: result folder, continued if an earlier run stopped in it; by default one that is
             deleted with the object returned.
-        run: search results to be scored, in place of a search: a TREC run or DPR's JSON.
+        run: search results to be scored, in place of a search: a TREC run, DPR's JSON, or others
+            (see `rag docs evaluating`).
         claims: a file of claims, in place of questions, see `rag.data.claims.read_claims`; with
             `gold=True` they are judged by the evidence that they bring.
         policy: decides when to search and read; by default, search once and read.
@@ -116,7 +124,7 @@ def evaluate(
     else:
         opened = _index_of(index)
         system, settings = _open_run(Path(run), opened, settings)
-        if opened is None and ".json" not in Path(run).suffixes:
+        if opened is None and not has_texts(Path(run)):
             stream = _judged_by_id(stream)
     if policy is not None:
         system = _with_policy(system, policy)

@@ -2,8 +2,10 @@
 another program wrote.
 """
 
+import json
 import math
-from collections import Counter, defaultdict
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,10 +22,14 @@ from rag.core.log import Timer, in_batches
 from rag.core.types import Hit, Passage, Question, RankedPassages, SearchResult
 from rag.data.examples import read_examples, run_id
 from rag.data.files.rows import read_rows, refuse_bad
+from rag.data.formats import head_of, open_binary
 from rag.eval.gold import PassageLookup, gold_passages
 from rag.policies import Policy
 from readers.protocols import Reader, reader_name
 from retrievers.protocols import check_results
+
+# A score by the ids of its question and passage.
+_SCORES = re.compile(rb'\{\s*"[^"]*"\s*:\s*\{\s*"[^"]*"\s*:\s*[-\d]')
 
 
 class AnswersQuestions(Protocol):
@@ -155,7 +161,7 @@ def open_results(path: Path, lookup: PassageLookup | None) -> tuple[System, int]
 
     Args:
         path: `*.json` for DPR's results, which have the passages' texts; anything else is read as a
-            TREC run, or as three columns (see `_run_rows`).
+            run (see `_run_rows`).
         lookup: passage id → passage, for the texts of a TREC run; without it only gold ids can be
             judged.
 
@@ -166,7 +172,7 @@ def open_results(path: Path, lookup: PassageLookup | None) -> tuple[System, int]
         raise DataError(
             f"{path}: no such file", hint="give a TREC run, or the JSON of `rag retrieve`"
         )
-    rankings = _read_dpr(path) if ".json" in path.suffixes else _read_trec(path, lookup)
+    rankings = _read_dpr(path) if has_texts(path) else _read_trec(path, lookup)
     if not any(rankings.values()):
         raise DataError(f"{path}: there are no results in it")
 
@@ -184,6 +190,16 @@ def open_results(path: Path, lookup: PassageLookup | None) -> tuple[System, int]
     }
     system = System(identity, None, _search_nowhere, find)
     return system, max(map(len, rankings.values()))
+
+
+def has_texts(path: Path) -> bool:
+    """Whether these are DPR's results with the passages' texts, and no run: `*.json` that does not
+    begin with a score by question and passage.
+    """
+    if ".json" not in path.suffixes:
+        return False
+    with open_binary(path) as stream:
+        return _SCORES.match(head_of(stream)) is None
 
 
 def _read_dpr(path: Path) -> dict[str, RankedPassages]:
@@ -227,10 +243,10 @@ def _read_trec(path: Path, lookup: PassageLookup | None) -> dict[str, RankedPass
                     "is no number"
                 )
             found[passage.id] = (Hit(-1, passage.id, score), passage)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         hint = (
             "expected lines of one search: qid Q0 docid rank score tag, or qid docid and a rank (MS "
-            "MARCO), a score (Tevatron) or both (ColBERT)"
+            "MARCO), a score (Tevatron) or both (ColBERT); or JSON of scores by question and passage"
         )
         raise DataError(f"{path}: no TREC run ({error})", hint=hint) from error
 
@@ -245,8 +261,8 @@ def _read_trec(path: Path, lookup: PassageLookup | None) -> dict[str, RankedPass
 
 
 def _run_rows(path: Path) -> Iterator[tuple[str, str, float]]:
-    """Question, passage and score of each line of a run with TREC's six columns, ColBERT's four
-    (the last is the score), or three.
+    """Question, passage and score of ranx's and BEIR's JSON, or of each line of a run with TREC's six
+    columns, ColBERT's four (the last is the score), or three.
 
     The third of three is a rank in MS MARCO's runs, whose ranks are 1, 2, … for each question, and a
     score in Tevatron's.
@@ -254,8 +270,13 @@ def _run_rows(path: Path) -> Iterator[tuple[str, str, float]]:
     Raises:
         ValueError: a line has other columns, or whole numbers in the third column are no ranks.
     """
+    if ".json" in path.suffixes:
+        with open_binary(path) as stream:
+            for question_id, found in json.load(stream).items():
+                for passage_id, score in found.items():
+                    yield question_id, passage_id, float(score)
+        return
     ranks = defaultdict[str, list[int]](list)
-    n_lines = Counter[str]()
     for record in read_rows(str(path), format="text"):
         cells = refuse_bad(record)["question"].split()
         if len(cells) == 4:
@@ -266,15 +287,16 @@ def _run_rows(path: Path) -> Iterator[tuple[str, str, float]]:
             continue
         if len(cells) != 3:
             raise ValueError(f"{record.location}: {len(cells)} columns")
-        n_lines[cells[0]] += 1
+        rank = 0
+        score = float(cells[2])
         if cells[2].isdecimal():
-            ranks[cells[0]].append(int(cells[2]))
-            yield cells[0], cells[1], -float(cells[2])
-        else:
-            yield cells[0], cells[1], float(cells[2])
+            rank = int(score)
+            score = -score
+        ranks[cells[0]].append(rank)
+        yield cells[0], cells[1], score
     for question_id, found in ranks.items():
         # A whole number among scores would be taken for a rank.
-        if sorted(found) != list(range(1, n_lines[question_id] + 1)):
+        if any(found) and sorted(found) != list(range(1, len(found) + 1)):
             raise ValueError(
                 f"the whole numbers of question {question_id} are not its ranks 1, 2, …"
             )

@@ -119,10 +119,11 @@ class DocumentFields:
             return BadRecord(
                 "text is not text", "expected text, or a list of paragraphs or of sentences"
             )
-        quoted = _QUOTED_TITLE.match(text) if not title and "contents" in record else None
-        if quoted:
-            title = quoted[1]
-            text = text[quoted.end() :]
+        if not title and "contents" in record:
+            quoted = _QUOTED_TITLE.match(text)
+            if quoted:
+                title = quoted[1]
+                text = text[quoted.end() :]
         try:
             metadata = metadata_of_fields(self._metadata_fields(record))
         except ValueError as error:

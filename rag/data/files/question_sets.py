@@ -246,9 +246,12 @@ def answers_of(value: object) -> tuple[str, ...]:
             raise ValueError("answers are an object without 'text'")
         inner = fields.get("text", fields.get("answer"))
         return () if inner is None else answers_of(inner)
+    # NaN, by which pandas writes that there is none.
+    if value != value:
+        return ()
     if isinstance(value, bool):
         # Of StrategyQA and BoolQ.
-        return ("yes",) if value else ("no",)
+        return (("no", "yes")[value],)
     if not isinstance(value, str | int | float):
         raise ValueError(f"an answer is not text ({value!r:.60})")
     # Copies of sets fill a question without an answer with an empty one.

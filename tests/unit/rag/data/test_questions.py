@@ -1,5 +1,6 @@
 import gzip
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,8 @@ def read(path: Path, data: object) -> list[Question]:
         ({"answers": '["a", "b"]'}, ("a", "b")),
         ({"answer": "['a', 'b']"}, ("a", "b")),
         ({"answers": "[]"}, ()),
+        ({"answer": math.nan}, ()),
+        ({"answers": [math.nan, "a"]}, ("a",)),
         ({"answers": "[sic] 1999"}, ("[sic] 1999",)),
     ],
 )

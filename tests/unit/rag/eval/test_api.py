@@ -116,10 +116,10 @@ def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_pa
         rag.evaluate(None, judged, run=tmp_path / "twice.json")
     with refusal(DataError):
         rag.evaluate(None, judged, run=tmp_path / "nothing.run")
-    # Of ranx.
-    (tmp_path / "scores.json").write_text('{"1": {"a": 1.5}}')
+    # Of Pyserini.
+    (tmp_path / "theirs.json").write_text('{"1": {"question": "who?", "contexts": []}}')
     with refusal(DataError):
-        rag.evaluate(None, judged, run=tmp_path / "scores.json")
+        rag.evaluate(None, judged, run=tmp_path / "theirs.json")
     # A run without its index does not say which page a passage is of.
     with refusal(ConfigError):
         rag.evaluate(None, judged, run=tmp_path / "found.json", profile="kilt")
@@ -180,9 +180,21 @@ def test_a_run_is_judged_as_deep_as_ks_and_it_go(
         assert (note in caplog.text) == (ks[-1] < 50)
 
 
-def test_the_run_of_colbert_has_ranks_and_scores(tmp_path: Path) -> None:
-    run = write_files(tmp_path, {"ranking.tsv": "1\tb\t1\t9.5\n1\ta\t2\t8.5\n"}) / "ranking.tsv"
-    assert reciprocal_rank(run) == 0.5
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("ranking.tsv", "1\tb\t1\t9.5\n1\ta\t2\t8.5\n"),
+        ("run.json", '{"1": {"a": 0.5, "b": 2}, "2": {}}'),
+        ("run.json", '{\n  "2": {\n    "a": -1\n  },\n  "1": {"c": -3e2, "b": 2, "a": 1}}'),
+    ],
+)
+def test_runs_of_colbert_ranx_and_beir(tmp_path: Path, name: str, data: str) -> None:
+    """Of which the ids alone are known: nothing says what stands in the passages."""
+    answered = [replace(question, answers=("a",)) for question in JUDGED]
+    run = write_files(tmp_path, {name: data}) / name
+    result = rag.evaluate(None, answered, run=run)
+    assert result.figures["RR"].value == 0.5
+    assert "mrr" not in result.figures
 
 
 BAD_RUNS = {
@@ -193,6 +205,12 @@ BAD_RUNS = {
     "ranks that begin with 2": "1 b 2\n1 a 1\n2 a 2\n",
     "four columns": "1 a 3 x\n",
 }
+
+
+def test_scores_that_are_none_are_refused_in_json(tmp_path: Path) -> None:
+    run = write_files(tmp_path, {"run.json": '{"1": {"a": 0.5, "b": null}}'}) / "run.json"
+    with refusal(DataError):
+        reciprocal_rank(run)
 
 
 @pytest.mark.parametrize("lines", BAD_RUNS.values(), ids=BAD_RUNS)
