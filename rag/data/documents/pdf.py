@@ -23,12 +23,16 @@ from rag.data.documents.pdf_tables import find_tables, words_of
 from rag.data.documents.scans import recognised_lines
 from rag.data.files.fields import listed_names
 
-# Lines end in one of these for a hyphen.
-_HYPHENS = "\x02\ufffe"
+# Lines end in it for a hyphen.
+_HYPHEN = "\x02"
 # At the end of a page PDFium sees no next line, and may leave the hyphen as it is.
-_HYPHEN_OF_PAGE = re.compile(rf"(?:[{_HYPHENS}]|(?<=[^\W\d_])-)\Z")
+_HYPHEN_OF_PAGE = re.compile(r"(?<=[^\W\d_])-\Z")
 # From the beginning of a word on, so that long ones are read once.
-_HYPHENATED = re.compile(rf"(?<![\w-])([\w-]*)[{_HYPHENS}]({PAGE_BREAK}?)\s*(?=([\w-]*))")
+_HYPHENATED = re.compile(
+    rf"(?<![\w-])([\w-]*){_HYPHEN} ?({PAGE_BREAK}?)\s*(?!(?:and|und|oder)\b)(?=([\w-]*))"
+)
+# The end and the beginning of two lines without a blank between them.
+_SEAM = re.compile(rf"\S[–—]\w|\S/[^\W\d_]|.?{EAST_ASIAN}{{2}}\Z")
 _WORDS = re.compile(r"[\w-]+")
 # Two parts around a hyphen that belongs to their word.
 _COMPOUND = re.compile(
@@ -53,7 +57,7 @@ _MIN_ENTRIES = 8
 # Fonts of symbols have their bullets in a private area of Unicode. LibreOffice leaves no blank behind
 # a number of two digits.
 _ENTRY = re.compile(
-    r"([•▪◦‣●○■□–\-*·\uf000-\uf0ff]|\(?\d{1,3}[.)]|\(?[a-z]\))(?:\s+(?=\S)|(?<=\d\d[.)])(?=[^\W\d_]{2}))"
+    r"([•▪◦‣●○■□▶►➢➤◆–\-*·\uf000-\uf0ff]|\(?\d{1,3}[.)]|\(?[a-z]\))(?:\s+(?=\S)|(?<=\d\d[.)])(?=[^\W\d_]{2}))"
 )
 _SENTENCE_ENDS = ".:;!?"
 # The share of a page's height, above and below, in which running heads and feet stand; the first or
@@ -101,10 +105,9 @@ def pdf(data: bytes) -> Content:
                     scanned.append(labels[number])
                 elif next(document[number].get_objects(), None) is not None:
                     wordless.append(labels[number])
+            lines += lines_of_page
         except pdfium.PdfiumError:
             n_broken += 1
-            continue
-        lines += lines_of_page
     if n_broken == n_pages:
         raise Unreadable("broken file", "get a whole copy of it", "no page of it can be read")
     if not lines:
@@ -120,9 +123,7 @@ def pdf(data: bytes) -> Content:
     outline = list(_outline(document))
     if len(outline) < 2 or _mark_outline(lines, outline) < 0.3 * len(outline):
         _mark_by_size(lines)
-    title = stated_title(document.get_metadata_value("Title"))
-    if not title:
-        title = _title_by_size(lines)
+    title = stated_title(document.get_metadata_value("Title")) or _title_by_size(lines)
     pieces = _without_hyphenation(list(_pieces(lines, labels)))
     return Content(title, pieces, notes, scanned=scanned)
 
@@ -238,7 +239,7 @@ def _title_by_size(lines: Sequence[Line]) -> str:
     if not are_together or size <= _most_common(line.size for line in lines):
         return ""
     text = " ".join(line.text for line in first_page[largest[0] : end])
-    return clean(text.replace(f"{_HYPHENS[0]} ", ""))
+    return clean(text.replace(f"{_HYPHEN} ", ""))
 
 
 def _most_common(values: Iterator[float]) -> float:
@@ -270,12 +271,12 @@ def _continues(block: Sequence[Line], line: Line, pitch: float) -> bool:
     if line.table and last.table:
         return line.page == last.page + 1 and len(line.table[0]) == len(last.table[0])
     # A word that goes on.
-    if last.text[-1:] == _HYPHENS[0] and line.page == last.page and not line.table:
+    if last.text[-1:] == _HYPHEN and not line.table:
         return True
     is_alike = line.level == last.level and line.is_code == last.is_code
     if not is_alike or line.table or last.table:
         return False
-    is_entry = _ENTRY.match(line.text) is not None
+    is_entry = _ENTRY.match(line.text)
     has_ended = last.text[-1:] in _SENTENCE_ENDS
     if line.page != last.page:
         # A sentence that goes on.
@@ -290,7 +291,7 @@ def _continues(block: Sequence[Line], line: Line, pitch: float) -> bool:
     if abs(line.size - last.size) > 1.5 or (is_entry and not -0.3 < step < 0.3):
         return False
     is_indented = line.left - last.left > 0.8 * line.size
-    is_in_entry = _ENTRY.match(block[0].text) is not None
+    is_in_entry = _ENTRY.match(block[0].text)
     begins_paragraph = has_ended and is_indented and not is_in_entry
     # A step upwards leads to the next column.
     return step < 1.3 * pitch + 0.1 and not begins_paragraph
@@ -329,7 +330,7 @@ def _code(block: Sequence[Line]) -> str:
     left = min(line.left for line in block)
     lines: list[str] = []
     for line in block:
-        indent = round((line.left - left) / max(0.6 * line.size, 1))
+        indent = round((line.left - left) / (0.6 * line.size))
         lines.append(" " * min(_MAX_INDENT, indent) + line.text.strip())
     return "\n".join(lines)
 
@@ -341,9 +342,9 @@ def _text_piece(block: Sequence[Line], labels: Sequence[str]) -> Piece:
         separator = " "
         if line.page != pages[-1]:
             pages.append(line.page)
-            text, is_hyphenated = _HYPHEN_OF_PAGE.subn(_HYPHENS[0], text)
-            separator = PAGE_BREAK if is_hyphenated else f" {PAGE_BREAK}"
-        elif EAST_ASIAN.match(text[-1:]) and EAST_ASIAN.match(line.text):
+            text = _HYPHEN_OF_PAGE.sub(_HYPHEN, text)
+            separator = f" {PAGE_BREAK}"
+        elif _SEAM.match(text[-2:] + line.text[:1]):
             separator = ""
         text += separator + line.text.replace(PAGE_BREAK, " ").strip()
     text = text.lstrip()
@@ -440,14 +441,14 @@ def _mark_by_size(lines: Sequence[Line]) -> None:
         return
     level = min(len(sizes), _MAX_LEVELS) + 1
     for before, line in zip([None, *lines], lines, strict=False):
-        is_section = _SECTION.match(line.text) is not None
+        is_section = _SECTION.match(line.text)
         if line.level or not (is_section or (line.is_bold and line.size >= body)):
             continue
         begins = (
             is_section
             or before is None
             or before.page != line.page
-            or before.text.rstrip()[-1:] in (*".:!?", "")
+            or before.text.rstrip()[-1:] in ".:!?"
         )
         if begins and _may_be_heading(line, _MAX_BOLD_HEADING_CHARS):
             line.level = level

@@ -18,10 +18,10 @@ from rag.data.documents.grid import Grid
 from rag.data.documents.pdf_tables import Rule, Word
 
 # PDFium writes \x02 for a hyphen at the end of a line, and no end of the line behind it.
-_LINE = re.compile(r"[^\s\ufffe](?:[^\r\n\x02]*[^\s])?")
-# Letters between which lines end without a blank, and their punctuation.
-EAST_ASIAN = re.compile("[\u2e80-\u9fff\uff00-\uffef]")
-_WORD = re.compile(r"[^\s\ufffe]+")
+_LINE = re.compile(r"\S(?:[^\r\n\x02]*\S)?")
+EAST_ASIAN = "[\u2e80-\u9fff\uff00-\uffef]"
+"""Letters without blanks between words, and their punctuation, as a pattern."""
+_WORD = re.compile(r"\S+")
 # Hyphens that PDFium does not take for one.
 _OTHER_HYPHEN = re.compile(r"(?<=[^\W\d_])[\u2010\u00ad](?=\s*[\r\n])")
 _LINE_END = re.compile(r"(?<=\S)\s*[\r\n]\s*(?=\S)")
@@ -39,6 +39,11 @@ _COMBINING = str.maketrans(
 )
 # Of glyphs between an accent and its letter: PDFium may put raised ones at the end of a line.
 _MAX_DISTANCE = 200
+# A word of letters that go from right to left; two letters of it that may be a ligature, which PDFium
+# turns round.
+_RTL = "[\u0590-\u08ff]"
+_RIGHT_TO_LEFT = re.compile(f"{_RTL}{{2,}}")
+_LAM_ALEF = re.compile(f"(?:(?<={_RTL})|(?=..{_RTL}))[\u0622\u0623\u0625\u0627]\u0644")
 # A digit that may be an exponent, behind its sign.
 _MAY_BE_EXPONENT = re.compile(rf"(?<=\d){_JOINT}*[-+\u2212⁻⁺]?[\d⁰¹²³⁴-⁹]")
 # In font sizes: between letters of a word, at most; and between letters of a line, which stand by so
@@ -113,6 +118,11 @@ class PageReader:
         letters = [unit.strip(_JOINT) for unit in units]
         for match in _ACCENT.finditer(units):
             units = self._move_accent(match, units, letters)
+        for match in (*_RIGHT_TO_LEFT.finditer(units), *_LAM_ALEF.finditer(units)):
+            first, end = match.span()
+            # The last letter stands right of the first, or both are a single glyph.
+            if self._step(first, end - 1) >= self._step(end - 1, first):
+                letters[first:end] = reversed(letters[first:end])
         for match in _MAY_BE_EXPONENT.finditer(units):
             gap, step = self._step(match.start() - 1, match.end() - 1)
             # In text that is turned, the gap is less.
@@ -132,23 +142,20 @@ class PageReader:
             fonts = [self._font(sample) for sample in samples]
             is_bold = all(_BOLD_FONT.search(name) for name, _ in fonts)
             is_code = all(is_fixed or _CODE_FONT.search(name) for name, is_fixed in fonts)
-            # Letters of East Asia may have a fixed pitch in any font.
-            is_code = is_code and not EAST_ASIAN.search(units, first, match.end())
             # A bullet, or the number of a footnote, has another size or height.
             size = median(map(self._size, samples))
             base = median(map(self._base, samples))
             text = _joined(letters[first : match.end()])
+            # Letters of East Asia may have a fixed pitch in any font.
+            is_code = is_code and not re.search(EAST_ASIAN, text)
             words: list[Word] = []
             if not is_code:
-                # Ligatures become letters.
-                text = unicodedata.normalize("NFKC", text)
                 for word in _WORD.finditer(units, first, match.end()):
                     start, end = word.span()
                     begin = self._text_page.get_charbox(start)[0]
                     right = self._text_page.get_charbox(end - 1)[2]
                     extent = begin, right, self._base(start) + size / 4
-                    letters_of_word = unicodedata.normalize("NFKC", _joined(letters[start:end]))
-                    words.append(Word(letters_of_word, *extent, size, len(lines)))
+                    words.append(Word(_joined(letters[start:end]), *extent, size, len(lines)))
             looks = size, is_code, is_bold
             lines.append(Line(text, self._number, left, base, *looks, height, words))
         return lines
@@ -162,13 +169,12 @@ class PageReader:
 
     def _ligature(self, match: re.Match[str]) -> str:
         """What a place of a ligature stands for: that, in a font of pictures, which has no name."""
-        name, _ = self._font(match.start())
-        return match[0] if name else match[0].translate(_LIGATURES)
+        return match[0] if self._font(match.start())[0] else match[0].translate(_LIGATURES)
 
     def _size(self, char: int) -> float:
         """The size of a character's font, in half points."""
         matrix = self._raw.FS_MATRIX()
-        self._raw.FPDFText_GetMatrix(self._text_page, char, ctypes.byref(matrix))
+        self._raw.FPDFText_GetMatrix(self._text_page, char, matrix)
         size = self._raw.FPDFText_GetFontSize(self._text_page, char)
         return max(round(size * math.hypot(matrix.c, matrix.d) * 2) / 2, 1.0)
 
@@ -237,10 +243,10 @@ class PageReader:
         last: _Point = (0.0, 0.0)
         for number in range(n_points):
             segment = self._raw.FPDFPath_GetPathSegment(shape, number)
-            self._raw.FPDFPathSegment_GetPoint(segment, ctypes.byref(x), ctypes.byref(y))
+            self._raw.FPDFPathSegment_GetPoint(segment, x, y)
             point: _Point = matrix.on_point(x.value, y.value)
             kind = self._raw.FPDFPathSegment_GetType(segment)
-            if number == 0 or kind == self._raw.FPDF_SEGMENT_MOVETO:
+            if kind == self._raw.FPDF_SEGMENT_MOVETO:
                 start = point
             else:
                 yield last, point
@@ -250,5 +256,6 @@ class PageReader:
 
 
 def _joined(letters: Sequence[str]) -> str:
-    """The text of units of UTF-16."""
-    return "".join(letters).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    """The text of units of UTF-16; ligatures become letters."""
+    text = "".join(letters).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return unicodedata.normalize("NFKC", text)

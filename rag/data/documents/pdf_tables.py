@@ -17,8 +17,7 @@ _TOLERANCE = 3.0
 _MAX_RULES = 1000
 # Between columns, in font sizes.
 _MIN_GAP = 0.9
-# Of a line of prose without a gap, and of prose in a column of the page.
-_MIN_LINE_WORDS = 5
+# In each column of a page of prose.
 _MIN_PROSE_LINES = 8
 # Of a table without ruled lines: text with a gap is often none.
 _MIN_COLUMNS = 3
@@ -234,9 +233,8 @@ def _by_columns(words: Sequence[Word]) -> Iterable[Sequence[Word]]:
         segments = _segments(line)
         column = (segments[0][0].left > middle) - (segments[-1][-1].right < middle)
         columns[column] += chain.from_iterable(segments)
-        n_lines[column] += len(segments) == 1 and len(segments[0]) >= _MIN_LINE_WORDS
-    are_two = min(n_lines[-1], n_lines[1]) >= _MIN_PROSE_LINES
-    return columns.values() if are_two else [words]
+        n_lines[column] += len(segments) == 1 and len(segments[0]) > _MAX_WORDS + 1
+    return columns.values() if min(n_lines[-1], n_lines[1]) >= _MIN_PROSE_LINES else [words]
 
 
 def _gapped_tables(words: Sequence[Word]) -> Iterator[PageTable]:

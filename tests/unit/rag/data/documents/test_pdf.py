@@ -109,6 +109,42 @@ def test_ligatures_of_fonts_of_pictures_are_letters() -> None:
     assert "first" not in convert(data, "a.pdf").text
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (
+            "see https://example.org/docs/",
+            "index.html and pages 12\x96",
+            "docs/index.html and pages 12\u201314.",
+        ),
+        (
+            "see https://example.org/docs/",
+            "2 and so on - pages 12 \x96",
+            "docs/ 2 and so on - pages 12 \u2013 14.",
+        ),
+        ("both short-", "and long-term things or", "both short and long-term things or 14."),
+    ],
+)
+def test_lines_end_within_addresses_and_at_dashes(first: str, second: str, expected: str) -> None:
+    text = convert(make.pdf([page(first, second.replace("\x96", "\u2013"), "14.")]), "a.pdf").text
+    assert text.endswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("shown", "meaning", "expected"),
+    [
+        (b"[(A)1500(B)]TJ", "<41> <0628> endbfchar 1 beginbfchar <42> <0629>", "\u0628\u0629"),
+        (b"(BA)Tj", "<41> <06440627> endbfchar 1 beginbfchar <42> <0628>", "\u0644\u0627\u0628"),
+    ],
+    ids=["backwards", "two letters in a glyph"],
+)
+def test_arabic_words_are_read_from_right_to_left(
+    shown: bytes, meaning: str, expected: str
+) -> None:
+    data = make.pdf([[(80.0, 700.0, 10.0, "F", "AB")]], unicode=meaning)
+    assert convert(data.replace(b"(AB) Tj", shown), "a.pdf").text == expected
+
+
 def test_lines_of_chinese_are_no_code_and_joined_without_a_blank() -> None:
     lines = [(*place, "C", text) for (*place, _, text) in page("AA", "AA")]
     data = make.pdf([lines], unicode="<41> <56FE>")
