@@ -143,7 +143,11 @@ def _is_marked(row: Row) -> bool:
 
 
 def guessed_headings(rows: Grid) -> int:
-    """Number of first rows that look like headings: more than one if cells are merged."""
+    """Number of first rows that look like headings: more than one if cells are merged; none where a
+    label that is marked as a heading stands before what is not.
+    """
+    if rows and _n_headings_before(rows[0]) == 1:
+        return 0
     depth = 1
     while depth < len(rows) - 1 and _goes_on(rows[depth - 1], rows[depth]):
         depth += 1

@@ -308,10 +308,8 @@ class _Walk:
         self._list_depth += 1
         for child in node.iter():
             if child.tag == "dt":
-                earlier_terms = self._mark.removesuffix(": ")
-                separator = ", " if earlier_terms else ""
-                term = _inline_text(child).rstrip(":")
-                self._mark = f"{earlier_terms}{separator}{term}: "
+                earlier_terms = re.sub(": $", ", ", self._mark)
+                self._mark = f"{earlier_terms}{_inline_text(child).rstrip(':')}: "
             elif child.tag == "dd":
                 self.visit_children(child)
                 self.flush()
@@ -361,12 +359,12 @@ def rows_of(table: str) -> list[list[grid.Cell]]:
 
 def _filled(rows: list[list[Any]]) -> list[list[grid.Cell]]:
     """The cells of rows that are seen, at all places that they cover."""
-    filled: list[list[grid.Cell]] = []
     cells = grid.filled([list(map(_cell, row)) for row in rows])
-    for nodes, row in zip(rows, cells, strict=True):
-        if not (nodes and _is_invisible(nodes[0].parent.attributes)):
-            filled.append(row)
-    return filled
+    return [
+        row
+        for nodes, row in zip(rows, cells, strict=True)
+        if not (nodes and _is_invisible(nodes[0].parent.attributes))
+    ]
 
 
 def _table_rows(table: Any) -> list[list[Any]]:
@@ -445,13 +443,9 @@ def _is_invisible(attributes: Mapping[str, str | None]) -> bool:
 
 def _is_contents(node: Any) -> bool:
     """Whether a list holds links within the site: a menu, or a table of contents."""
-    n_links = 0
-    n_linked = 0
-    for link in node.css("a[href]"):
-        if not (link.attributes["href"] or "").startswith("http"):
-            n_links += 1
-            n_linked += _n_visible(link)
-    return n_links >= _MIN_LINKS and n_linked > _LINKED_SHARE * _n_visible(node)
+    links = node.css("a[href]:not([href^=http])")
+    n_linked = sum(map(_n_visible, links))
+    return len(links) >= _MIN_LINKS and n_linked > _LINKED_SHARE * _n_visible(node)
 
 
 def _n_visible(node: Any) -> int:

@@ -29,8 +29,6 @@ _TOO_LARGE = 1e21
 _DIGITS = Context(prec=80)
 # Dates that each country writes in its way.
 _LOCAL = ("general", "mm-dd-yy", "m/d/yy h:mm")
-# Times of no day are shown on it.
-_DAY_ZERO = datetime.date(1899, 12, 30)
 _DECIMALS = re.compile(r"(?<=s)\.0+", re.IGNORECASE)
 _DIRECTIVES = {
     "y": "%y",
@@ -73,7 +71,8 @@ def format_value(value: object, number_format: str = "General") -> str:
     if isinstance(value, datetime.time):
         if section.lower() in _LOCAL:
             return value.isoformat().removesuffix(":00")
-        value = datetime.datetime.combine(_DAY_ZERO, value)
+        # The day that a sheet shows for none.
+        value = datetime.datetime.combine(datetime.date(1899, 12, 30), value)
     if isinstance(value, datetime.date):
         return _date(value, section)
     if isinstance(value, datetime.timedelta):

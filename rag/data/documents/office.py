@@ -200,7 +200,8 @@ class _WordReader:
                 nodes.append(node)
                 properties = node.find(f"{_W}tcPr")
                 n_columns = max(int(_value(properties, "gridSpan", "1")), 1)
-                if column in above and _continues_above(properties):
+                merged = node.xpath("w:tcPr/w:vMerge[not(@w:val) or @w:val='continue']")
+                if column in above and merged:
                     above[column].row_span += 1
                 else:
                     cell = grid.Cell(clean(_text(node)), 1, n_columns, is_heading)
@@ -215,12 +216,6 @@ class _WordReader:
             return
         for node in nodes:
             yield from self.blocks(node)
-
-
-def _continues_above(properties: Any) -> bool:
-    """Whether a cell is merged with the cell above it."""
-    merge = None if properties is None else properties.find(f"{_W}vMerge")
-    return merge is not None and merge.get(f"{_W}val", "continue") == "continue"
 
 
 class _Numbering:
@@ -336,7 +331,10 @@ def slides(data: bytes) -> Content:
         for relation in slide.part.rels.values():
             beside["comments"] += relation.reltype.endswith("/comments")
         beside.update(_beside_words(slide.element))
-        _unwrap(slide.element)
+        # Shapes that only newer programs show, such as a text with an equation.
+        for choice in list(slide.element.iter(f"{_COMPATIBILITY}Choice")):
+            for shape in list(choice):
+                choice.getparent().addprevious(shape)
         body = list(_slide_body(slide))
         titles = [shape for shape in slide.shapes if _is_placeholder(shape, _TITLES)]
         name = clean(" ".join(_frame_text(shape.text_frame) for shape in titles))
@@ -346,14 +344,6 @@ def slides(data: bytes) -> Content:
     title = stated_title(str(show.core_properties.title))
     beside.update(count_drawn(data))
     return Content(title or first_heading(pieces), pieces, not_read(beside))
-
-
-def _unwrap(slide: Any) -> None:
-    """Put shapes that only newer programs show where all shapes stand: a text with an equation."""
-    for choice in list(slide.iter(f"{_COMPATIBILITY}Choice")):
-        alternatives = choice.getparent()
-        for shape in list(choice):
-            alternatives.addprevious(shape)
 
 
 def _slide_body(slide: Any) -> Iterator[Piece]:

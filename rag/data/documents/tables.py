@@ -156,6 +156,9 @@ def _headings_at(
         if len(rows) == 1:
             rows += following[:_SAMPLE]
         n_cells = size(row)
+        # Names of rows stand below the empty corner of a table.
+        if n_cells > 1 and not row[0].text and rows[1:] and rows[1][0].text:
+            n_cells += 1
         is_wider = widest_above == narrow or n_cells >= 2 * widest_above
         is_wide = n_cells > narrow and is_wider
         depth = 0
@@ -263,9 +266,10 @@ def workbook(data: bytes) -> Content:
     )
     pieces: list[Piece] = []
     beside = Counter[str]()
-    for name in filter(_COMMENTS.match, book._archive.namelist()):
+    members = book._archive.namelist()
+    for name in filter(_COMMENTS.match, members):
         beside["cell comments"] += _source(book, name).count(b"<comment ")
-    for name in filter(_DRAWING.match, book._archive.namelist()):
+    for name in filter(_DRAWING.match, members):
         beside["text boxes"] += len(_TEXT_BOX.findall(_source(book, name)))
     beside.update(count_drawn(data))
     calculates_when_opened = b'fullCalcOnLoad="1"' in _source(book, "xl/workbook.xml")
@@ -312,7 +316,7 @@ def _cells(row: Sequence[Any], unknown: Container[str]) -> _SparseRow:
             # The end of a line, which XML cannot hold, is written as _x000D_.
             text = clean(_ESCAPED.sub(lambda match: chr(int(match[1], 16)), formatted))
             if text:
-                cells[column] = Cell(text)
+                cells[column] = Cell(text, is_heading=cell.font.b)
     return cells
 
 

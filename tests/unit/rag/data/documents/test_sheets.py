@@ -2,6 +2,8 @@
 one.
 """
 
+import openpyxl
+import openpyxl.styles
 import pytest
 
 from rag.data.documents.convert import convert
@@ -34,6 +36,31 @@ def test_a_title_and_notes_may_stand_above_the_header():
     )
     assert pieces(*wide) == ["file; a.xls; of May", "a: 0; b: 1; c: 2; d: 3; e: 4; f: 5"]
     assert above == ["## Prices", "Made by: Ann", "Checked", *read]
+
+
+def test_names_of_two_columns_stand_beside_an_empty_corner():
+    read = ["Sales: 2024: 10; 2025: 12", "Costs: 2024: 7; 2025: 8"]
+    assert pieces("|2024|2025", "Sales|10|12", "Costs|7|8") == read
+    assert pieces("Results", "", "|2024|2025", "Sales|10|12", "Costs|7|8") == ["## Results", *read]
+    assert pieces("|Draft", "Item|Price|Town", "Tea|2|Oslo") == [
+        "Draft",
+        "Item: Tea; Price: 2; Town: Oslo",
+    ]
+
+
+def test_bold_labels_of_a_form_are_no_header():
+    form = [["Customer", "Tea Ltd"], ["Contact", "Ann"], ["Amount", 12.5]]
+    prices = [["Item", "Price"], ["Tea", 2]]
+    book = make.opened(make.workbook({"Form": [*form, [], *prices]}))
+    for place in ("A1", "A2", "A3", "A5", "B5", "A6"):
+        book.active[place].font = openpyxl.styles.Font(bold=True)
+    assert make.of(make.saved(book), "a.xlsx") == [
+        "heading: Form",
+        "row: Customer: Tea Ltd",
+        "row: Contact: Ann",
+        "row: Amount: 12.5",
+        "row: Item: Tea; Price: 2",
+    ]
 
 
 def test_a_table_goes_on_after_an_empty_row_and_ends_with_the_next_header_or_title():
