@@ -43,7 +43,7 @@ def test_names_of_two_columns_stand_beside_an_empty_corner():
     assert pieces("|2024|2025", "Sales|10|12", "Costs|7|8") == read
     assert pieces("Results", "", "|2024|2025", "Sales|10|12", "Costs|7|8") == ["## Results", *read]
     assert pieces("|Draft", "Item|Price|Town", "Tea|2|Oslo") == [
-        "Draft",
+        "## Draft",
         "Item: Tea; Price: 2; Town: Oslo",
     ]
 
