@@ -1,4 +1,4 @@
-"""Questions that compare two named things: "Who was born first, A or B?", "Which is taller, A or B?".
+"""Questions that compare two things: "Who was born first, A or B?", "Is A larger than B?".
 
 No passage says which of two was first; one says when the first was born, and another when the second
 was. So a policy asks for both values, and the smaller or the larger one decides.
@@ -10,49 +10,90 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from rag.core.types import Answer, AnswerSet, Evidence
-from rag.data.salient import MONTHS
 from rag.data.sentences import sentence_spans
+from rag.data.table_text import TextCell, TextRow, table_rows
+from rag.quantities import Value, parse_date, parse_quantity, read_table
 from readers.borders import find_span
-from readers.llm.wording import SCALES
 
-Value = tuple[str | float, ...]
-"""What is measured ("date", "length", …; "" for a number without a unit), and numbers, the
-weightiest first: year, month and day."""
-
-
-def _table(text: str) -> dict[str, tuple[str, str]]:
-    """The words of each line from the third on, with the first two."""
-    entries = dict[str, tuple[str, str]]()
-    for line in text.strip().splitlines():
-        first, second, *names = line.split()
-        entries.update(dict.fromkeys(names, (first, second)))
-    return entries
-
-
-# A name begins with a capital or a digit, behind words such as "the band".
-_PAIR = r"(?:[a-z]+ )*?(?P<first>[A-Z\d].*?),? {} (?:[a-z]+ )*?(?P<second>[A-Z\d].*?)"
-_EITHER = _PAIR.format("or")
-_BOTH = _PAIR.format("(?:or|and)")
+# The adjective of "How … is it?", whether more or less of it is asked for, and the words for that.
+_SIZES = read_table(
+    """
+    large more larger largest bigger biggest greater greatest
+    large less smaller smallest
+    tall more taller tallest
+    tall less shorter shortest
+    high more higher highest
+    high less lower lowest
+    long more longer longest
+    deep more deeper deepest
+    deep less shallower shallowest
+    wide more wider widest
+    wide less narrower narrowest
+    thick more thicker thickest
+    thick less thinner thinnest
+    heavy more heavier heaviest
+    heavy less lighter lightest
+    fast more faster fastest quicker quickest
+    fast less slower slowest
+    expensive less cheaper cheapest
+    far more farther farthest further furthest
+    hot more hotter hottest warmer warmest
+    hot less colder coldest cooler coolest
+    much more more most
+    much less less least fewer fewest
+    """
+)
+_SIZE_WORDS = "|".join(_SIZES)
+_TIME_WORDS = (
+    "first|earlier|earliest|older|oldest|later|latest|recently|younger|youngest|newer|newest"
+)
+_COMPARED = rf"(?:{_SIZE_WORDS}|{_TIME_WORDS})\b"
+# What a name is: from a capital or a digit on, behind words such as "the band"; or else all that
+# stands between marks, verbs and comparatives.
+_NAMES = (
+    r"(?:[a-z]+ )*?(?P<{}>[A-Z\d].*?)",
+    r"(?:(?:the|an?|in|on|with|for|by|at) )*(?P<{}>[^\s,:;][^,:;]*?)",
+)
 _ASKED = r"(?P<asked>(?i:which|who|what)\b"
+_IS_ASKED = r"(?P<asked>(?i:is|are|was|were))"
+_DOES_ASKED = r"(?P<asked>(?i:did|does|do|has|have|had))"
 _FORMS = (
     # "Between A and B, who is older?"
-    rf"(?i:(?:in )?between) {_BOTH},? {_ASKED}.*)(?P<rest>)",
+    rf"(?i:(?:in )?between|of) FIRST (?:or|and) SECOND,? {_ASKED}.*)(?P<rest>)",
+    # "A or B: which is older?"
+    rf"FIRST or SECOND[,:;] {_ASKED}.*)(?P<rest>)",
     # "Which band, A or B, has more members?"
-    rf"{_ASKED}[^,]*), {_EITHER}, (?P<rest>[a-z].*)",
+    rf"{_ASKED}[^,]*), FIRST,? or SECOND, (?P<rest>[a-z].*)",
     # "Which band has more members, A or B?"
-    rf"{_ASKED}(?:[^,:]*(?=[,:])|[^,:A-Z\d]*))[,:]? {_EITHER}(?P<rest>)",
+    rf"{_ASKED}[^,:;?]*?)(?: ?[,:;?] ?| ?--+ ?| - )FIRST,? or SECOND(?P<rest>)",
     # "Who was born first out of A and B?"
-    rf"{_ASKED}[^,:A-Z\d]*?)(?: out)? of {_BOTH}(?P<rest>)",
-    # "Was A or B born first?"
-    rf"(?P<asked>(?i:is|was|were|did|does|do|has)) {_EITHER} (?P<rest>[a-z][a-z ]*)",
+    rf"{_ASKED}.* {_COMPARED})(?: out)? of (?!in )FIRST (?:or|and) SECOND(?P<rest>)",
+    # "Which is older A or B?"
+    rf"{_ASKED}.* (?=\w+er\b){_COMPARED}) FIRST,? or SECOND(?P<rest>)",
+    rf"{_ASKED}[^,:A-Z\d]*?) FIRST,? or SECOND(?P<rest>)",
+    # "Which of A and B is older?"
+    rf"{_ASKED}(?: one)?) of FIRST (?:or|and) SECOND (?P<rest>(?:[a-z]+ ){{1,3}}{_COMPARED}.*)",
+    # "Was A or B born first?", "Is A or B larger?"
+    rf"{_IS_ASKED} FIRST or SECOND (?P<rest>(?:(?:born|built|made|\w+ed) )?(?:the )?{_COMPARED}.*)",
+    # "Does A or B have more members?"
+    rf"{_DOES_ASKED} FIRST or SECOND (?P<rest>[a-z]+ (?:out |an? |the )?{_COMPARED}.*)",
+)
+# Forms of questions for yes or no.
+_THAN_FORMS = (
+    # "Is A larger than B?"
+    rf"{_IS_ASKED} FIRST (?P<rest>(?:an? )?{_COMPARED}.*?) than SECOND",
+    # "Does A have more members than B?"
+    rf"{_DOES_ASKED} FIRST (?P<rest>[a-z]+ (?:an? |the )?{_COMPARED}.*?) than SECOND",
+    # "Are there more members in A than in B?"
+    rf"(?P<asked>(?i:is|are|was|were) there {_COMPARED}[^,]*?) (?:in|on|for|with) FIRST than SECOND(?P<rest>)",
 )
 # What needs more than one value of each thing ("Who lived longer?"), or a value of something else
-# ("Which film has the director who died first?"). Counts ("Which has more members?") are misread as
-# often as not.
+# ("Which film has the director who died first?"); or no comparison of the two ("more or less than").
 _NEEDS_MORE = re.compile(
-    r"\b(?:whose|director|that|not|lived|active|career|lifespan|operational|year)\b| who\b"
+    r"\b(?:whose|director|that|not|lived|active|career|lifespan|operational|or|(?:more|most|less) of)\b| who\b"
 )
 _TWO = "(?: of the two)?"
 _TIME = re.compile(
@@ -65,89 +106,27 @@ _VERB = re.compile(
     r".*?\b(?:(?P<auxiliary>was|were|did) |(?=came|took|began|\w+ed\b)(?!.*\b(?:was|were|did)\b))(?P<verb>.+)"
 )
 _SIZE = re.compile(
-    r".*\b(?:is|are|was|were|be|(?P<has>has|have|had)) (?:a |the )?(?P<size>\w+)"
-    rf"(?(has) (?P<noun>[\w ]+)){_TWO}"
+    rf".*?\b(?P<verb>[a-z]+) (?:an? |the )?(?P<size>{_SIZE_WORDS})\b"
+    rf"(?: (?P<noun>(?!of the two)[a-z][\w -]*?))??(?P<scope> (?:by|in|on|per|under|with|for) .+)?{_TWO}"
 )
-# The adjective of "How … is it?", whether more or less of it is asked for, and the words for that.
-_SIZES = _table(
-    """
-    large more larger largest bigger biggest
-    large less smaller smallest
-    tall more taller tallest
-    tall less shorter shortest
-    high more higher highest
-    high less lower lowest
-    long more longer longest
-    deep more deeper deepest
-    deep less shallower shallowest
-    wide more wider widest
-    wide less narrower narrowest
-    heavy more heavier heaviest
-    heavy less lighter lightest
-    fast more faster fastest
-    fast less slower slowest
-    expensive less cheaper cheapest
-    """
+_RANK = re.compile(r"\b(?:rank|plac|finish|peak|position)")
+# What a question is about, before it: "In SQLite, which …", "SQLite: is …".
+_TOPIC = re.compile(
+    r"(?:(?i:in|on|with|for|by|at) [^,:?]{1,60},|[\w. -]{1,40}:) "
+    r"(?=(?i:which|who|what|is|are|was|were|do|does|did)\b)"
 )
-_MONTHS = MONTHS.lower()
-_YEAR = re.compile(r"(?<![\d.,])\d{3,4}(?!,?\d|\s*years|.*(?<![a-z])b\.?c)")
-_MONTH = re.compile(
-    r"(?:(?P<day>\d\d?)(?:st|nd|rd|th)? (?:of )?)?"
-    rf"\b(?P<month>{_MONTHS})\b(?: (?P<day_behind>\d\d?)\b)?"
-)
-_NUMBER = re.compile(
-    r"(?P<minus>(?<!\w)[-−–]\s?)?(?P<currency>[$€£])?\s?(?P<digits>\d[\d,]*(?:\.\d+)?)"
-    r"(?P<range>\s*(?:[-−–]|to)\s*\d)?"
-    r"(?:[\s-]*(?P<scale>thousand|million|billion|trillion|bn\b|(?(currency)[kmb]\b|(?!))))?"
-    r"[\s-]*(?P<square>sq(?:uare|\.)? )?"
-    r"(?P<unit>%|[a-z]*(?:/(?:sq(?:uare|\.)? )?[a-z]+)?)(?P<squared>²|2\b)?"
-)
-_SCALES = {**SCALES, "k": 10**3, "m": 10**6, "b": 10**9, "bn": 10**9}
-# A dimension, the value of a unit in it, and its names.
-_UNITS = _table(
-    """
-    length 1 m metre metres meter meters
-    length 1000 km kilometre kilometres kilometer kilometers
-    length 0.01 cm centimetre centimetres centimeter centimeters
-    length 0.001 mm millimetre millimetres millimeter millimeters
-    length 0.3048 ft foot feet
-    length 1609.344 mi mile miles
-    length 0.0254 inch inches
-    length 0.9144 yd yard yards
-    area 1e4 ha hectare hectares
-    area 4046.856 acre acres
-    mass 1 kg kilogram kilograms
-    mass 0.001 g gram grams
-    mass 0.45359237 lb lbs pound pounds
-    mass 0.0283495 oz ounce ounces
-    mass 1000 t ton tons tonne tonnes
-    speed 1 m/s metre/second metres/second meter/second meters/second
-    speed 0.2777778 km/h kmh kph kilometre/hour kilometres/hour kilometer/hour kilometers/hour
-    speed 0.44704 mph mi/h mile/hour miles/hour
-    speed 0.5144444 knot knots
-    time 1 s second seconds
-    time 60 min minute minutes
-    time 3600 h hour hours
-    time 86400 day days
-    time 31557600 year years
-    dollars 1 $ dollar dollars
-    euros 1 € euro euros
-    pounds 1 £
-    share 1 % percent
-    """
-)
-# What stands behind a number with its unit and goes on in a smaller one: "6 ft 2 in", "2 h and 5 min".
-_PART = re.compile(r"\.?(?:,|,? and)?[\s-]*(?P<digits>\d+(?:\.\d+)?)[¼-¾]?[\s-]*(?P<unit>[a-z]+)")
-# "6'2"", "6-foot-2".
-_FEET = re.compile(
-    r"(?<=\d)(?:\s?['’′]\s?|-foot-)(\d{1,2}(?:\.\d+)?)(?![\d.])(?:[\"”″]|[\s-]?in(?:ch(?:es)?)?\b)?"
-)
-# Units that say something else where they stand alone.
-_OF_PARTS = {"length in": "inch", "time m": "min"}
+_PAST = re.compile(r"had$|(?<!ne)ed$")
+_MEASURABLE = ("expensive", "populous")
+_IS = ("is", "are", "was", "were", "be")
+_PREPOSITIONS = ("by", "for", "from", "in", "of", "on", "to", "with", "and", "which", "who", "what")
 # Of a question; the forms take long for many names.
 _MAX_CHARS = 300
 # How far behind a span its unit may stand, or the year of its day.
 _CHARS_BEHIND = 12
+# Of the cell that names a thing.
+_MAX_NAME = 60
+
+_Found = tuple[Value, Answer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,16 +137,23 @@ class Comparison:
         names: of the things.
         template: the question for the value of one thing, with {} for its name.
         wants_most: whether the larger value wins.
+        asks_yes_no: whether the answer is yes if the first thing wins, and no otherwise.
+        topic: what stands before the question, "In SQLite, "; or "".
     """
 
     names: tuple[str, str]
     template: str
     wants_most: bool
+    asks_yes_no: bool = False
+    topic: str = ""
 
     @property
     def questions(self) -> tuple[str, ...]:
         """The question for the value of each thing."""
-        return tuple(map(self.template.format, self.names))
+        template = self.template
+        if self.topic:
+            template = self.topic + template[0].lower() + template[1:]
+        return tuple(map(template.format, self.names))
 
     def decide(self, question: str, read: Sequence[AnswerSet]) -> AnswerSet | None:
         """The name of the thing that wins, with the evidence of both values as its path.
@@ -180,69 +166,96 @@ class Comparison:
         """
         first = self._find_value(0, read[0])
         second = self._find_value(1, read[1])
-        if first is None or second is None:
+        if first is None or second is None or not _are_comparable(first, second):
             return None
         (value, answer), (other_value, other) = first, second
-        known = min(len(value), len(other_value))
-        if value[0] != other_value[0] or value[:known] == other_value[:known]:
-            return None
-        winner = int((value > other_value) != self.wants_most)
+        # Of two times the shorter one is faster.
+        is_flipped = value[0] == "time" and self.template.startswith("How fast")
+        winner = int((value > other_value) != (self.wants_most != is_flipped))
         evidences = (answer.evidence, other.evidence)
         path = tuple(map(_supported, evidences, self.questions))
-        name = self.names[winner]
         evidence = path[winner]
-        bounds = find_span(name, evidence.text)
-        if bounds is not None:
-            name = evidence.text[slice(*bounds)]
+        text = self.names[winner]
+        bounds = _bounds_of_name(text, evidence.text)
+        if self.asks_yes_no:
+            text = ("Yes", "No")[winner]
+        elif bounds is not None:
+            text = evidence.text[slice(*bounds)]
             evidence = replace(evidence, start=bounds[0], end=bounds[1])
         # Two values of which one is wrong are in the right order half of the time.
         confidence = (1.0 + answer.confidence * other.confidence) / 2
-        best = Answer(name, 0.0, confidence, evidence, path)
+        best = Answer(text, 0.0, confidence, evidence, path)
         absent = max(answers.no_answer_confidence for answers in read)
         reading = Counter(read[0].reading) + Counter(read[1].reading)
         return AnswerSet(question, (best,), absent, reading=reading)
 
-    def _find_value(self, number: int, read: AnswerSet) -> tuple[Value, Answer] | None:
+    def _find_value(self, number: int, read: AnswerSet) -> _Found | None:
         """The value in the best answer that has one, from a passage that names the thing."""
         name = re.sub(r" \([^()]*\)$", "", self.names[number])
-        parse = _date if self.template.startswith("When") else _quantity
+        parse = parse_date if self.template.startswith("When") else parse_quantity
         for answer in read.answers:
             evidence = answer.evidence
-            is_named = find_span(name, f"{evidence.title}\n{evidence.text}") is not None
             is_stated = re.search(r"\d", answer.text)
-            if is_named and is_stated and evidence.end is not None:
+            if is_stated and evidence.end is not None and _is_about(name, evidence):
                 # A sign or a currency may stand before the span.
                 start = max(0, (evidence.start or 0) - 1)
                 text = evidence.text[start : evidence.end + _CHARS_BEHIND]
                 value = parse(text.lower().lstrip(".,"))
-                if value is not None:
+                if value is not None and self._is_measure(value[0]):
                     return value, answer
         return None
+
+    def _is_measure(self, kind: str | float) -> bool:
+        """Whether a value of this kind can answer the template: a year does not say how long something
+        was done, and a rank no number of things.
+        """
+        if kind == "rank":
+            return _RANK.search(self.template) is not None
+        if self.template.startswith("How fast"):
+            return kind in ("speed", "time")
+        return kind == "time" or not self.template.startswith("How long d")
 
 
 def find_comparison(question: str) -> Comparison | None:
     """The comparison that a question asks for, if it does.
 
     Example:
-        >>> find_comparison("Which is taller, the Shard or Big Ben?")
-        Comparison(names=('Shard', 'Big Ben'), template='How tall is {}?', wants_most=True)
+        >>> comparison = find_comparison("Which is taller, the Shard or Big Ben?")
+        >>> comparison.questions, comparison.wants_most
+        (('How tall is Shard?', 'How tall is Big Ben?'), True)
         >>> find_comparison("Who wrote Faust?")
     """
     text = " ".join(re.sub(r'["“”{}]', "", question).split()).rstrip(" ?.")
     if len(text) > _MAX_CHARS:
         return None
-    for form in _FORMS:
-        found = re.fullmatch(form, text)
-        if found is None:
-            continue
-        names = (found["first"], found["second"])
-        if any(" or " in name or name == name.lower() for name in names):
-            continue
-        asked = " ".join(f"{found['asked']} {found['rest']}".lower().replace(",", " ").split())
-        asks = None if _NEEDS_MORE.search(asked) else _property(asked)
-        if asks is not None:
-            return Comparison(names, *asks)
-    return None
+    # In a question without capitals only a digit would begin a name.
+    for name in _NAMES[text.islower() :]:
+        for pattern, asks_yes_no in _patterns(name):
+            found = pattern.fullmatch(text)
+            if found is None:
+                continue
+            names = (found["first"], found["second"])
+            if any(re.search(r"\b(?:or|than)\b", name) for name in names):
+                continue
+            asked = " ".join(f"{found['asked']} {found['rest']}".lower().replace(",", " ").split())
+            asks = _property(asked)
+            if asks is not None and not _NEEDS_MORE.search(asked):
+                return Comparison(names, *asks, asks_yes_no)
+    topic = _TOPIC.match(text)
+    if topic is None:
+        return None
+    comparison = find_comparison(text[topic.end() :])
+    return comparison and replace(comparison, topic=topic[0])
+
+
+@cache
+def _patterns(name: str) -> Sequence[tuple[re.Pattern[str], bool]]:
+    """Each form with such names, and whether it asks for yes or no."""
+    patterns = []
+    for form in (*_FORMS, *_THAN_FORMS):
+        named = form.replace("FIRST", name.format("first")).replace("SECOND", name.format("second"))
+        patterns.append((re.compile(named), form in _THAN_FORMS))
+    return patterns
 
 
 def _property(asked: str) -> tuple[str, bool] | None:
@@ -260,70 +273,95 @@ def _property(asked: str) -> tuple[str, bool] | None:
             return None
         return template, found["early"] is None
     found = _SIZE.fullmatch(asked)
-    size = found and _SIZES.get(found["size"])
-    if not found or not size:
+    if found is None:
         return None
-    template = f"How {size[0]} is {{}}?"
-    if found["noun"]:
-        template = f"What is the {found['noun']} of {{}}?"
-    return template, size[1] == "more"
+    size, direction = _SIZES[found["size"]]
+    is_past = asked.startswith("did") or _PAST.search(found["verb"])
+    auxiliary = "did" if is_past else "does"
+    value_asked = _size_question(size, auxiliary, found["verb"], found["noun"] or "")
+    if value_asked is None:
+        return None
+    # The first rank is the highest, and the shortest time the fastest.
+    is_rank = size == "high" and _RANK.search(asked) is not None
+    is_time = size == "fast" and "time" in (found["noun"] or "")
+    wants_most = (direction == "more") != (is_rank or is_time)
+    return f"{value_asked}{found['scope'] or ''}?", wants_most
 
 
-def _date(text: str) -> Value | None:
-    """The first date of a text in lower case: year, month and day, as far as it states them.
-
-    Example:
-        >>> _date("10 october 1813"), _date("may 1813"), _date("500 bc")
-        (('date', 1813.0, 10.0, 10.0), ('date', 1813.0, 5.0), None)
+def _size_question(size: str, auxiliary: str, verb: str, noun: str) -> str | None:
+    """The question for a value, without its mark: of "which has a larger area" from "large", "has"
+    and "area".
     """
-    year = _YEAR.search(text)
-    if year is None:
+    is_amount = size == "much"
+    if verb == "there":
+        return f"How many {noun} are there in {{}}"
+    if verb in _IS and is_amount and noun in _MEASURABLE:
+        return f"How {noun} is {{}}"
+    if verb in _IS and not is_amount and not noun:
+        return f"How {size} is {{}}"
+    if verb in (*_IS, *_PREPOSITIONS):
         return None
-    numbers = [float(year[0])]
-    # A month behind the year is of another date, or the verb "may".
-    month = _MONTH.search(text, 0, year.end())
-    if month is not None:
-        numbers.append(1.0 + _MONTHS.split("|").index(month["month"]))
-        day = month["day"] or month["day_behind"]
-        if day:
-            numbers.append(float(day))
-    return ("date", *numbers)
+    verb = re.sub(r"(?<!s)s$", "", verb)
+    if verb in ("ha", "had"):
+        verb = "have"
+    if not noun:
+        return f"How {size} {auxiliary} {{}} {verb}"
+    if is_amount and (noun.endswith("s") or noun == "people"):
+        return f"How many {noun} {auxiliary} {{}} {verb}"
+    if is_amount:
+        return f"How much {noun} {auxiliary} {{}} {verb}"
+    if verb == "have":
+        return f"What is the {noun} of {{}}"
+    return f"What {noun} {auxiliary} {{}} {verb}"
 
 
-def _quantity(text: str) -> Value | None:
-    """The first number of a text in lower case, in the base unit of its dimension.
+def _are_comparable(first: _Found, second: _Found) -> bool:
+    """Whether two values are of one kind, differ, and are not of two columns of a table."""
+    value, other_value = first[0], second[0]
+    known = min(len(value), len(other_value))
+    if value[0] != other_value[0] or value[:known] == other_value[:known]:
+        return False
+    places = set()
+    columns = set()
+    for _, answer in (first, second):
+        evidence = answer.evidence
+        places.add((evidence.passage_id, evidence.start))
+        at = _cell_at(evidence.text, evidence.start or 0)
+        if at is not None:
+            columns.add(at[1].column)
+    return len(places) == 2 and len(columns) <= 1
 
-    Returns:
-        None also below zero, and for a range of numbers.
 
-    Example:
-        >>> _quantity("2 km wide"), _quantity("44,000"), _quantity("$3.5 million"), _quantity("tall")
-        (('length', 2000.0), ('', 44000.0), ('dollars', 3500000.0), None)
-        >>> _quantity("2 h 30 min")
-        ('time', 9000.0)
+def _is_about(name: str, evidence: Evidence) -> bool:
+    """Whether a passage names the thing; and where the span is in a table, whether its row or column
+    does, or the title.
     """
-    text = _FEET.sub(r" ft \1 in", text.replace(" per ", "/"))
-    found = _NUMBER.search(text)
-    if found is None or found["minus"] or found["range"] or "below sea" in text:
+    at = _cell_at(evidence.text, evidence.start or 0)
+    if at is None:
+        return find_span(name, f"{evidence.title}\n{evidence.text}") is not None
+    row, cell = at
+    texts = [evidence.title, row.label, cell.column, *(other.value for other in row.cells)]
+    return any(find_span(name, text) is not None for text in texts)
+
+
+def _cell_at(text: str, start: int) -> tuple[TextRow, TextCell] | None:
+    """The cell of a table that a place is in, and its row."""
+    for row in table_rows(text):
+        for cell in row.cells:
+            if cell.start <= start < cell.end:
+                return row, cell
+    return None
+
+
+def _bounds_of_name(name: str, text: str) -> tuple[int, int] | None:
+    """Where a text names a thing; the whole cell in a table, which may name it in full."""
+    bounds = find_span(name, text)
+    if bounds is None:
         return None
-    number = float(found["digits"].replace(",", "")) * _SCALES.get(found["scale"], 1.0)
-    unit = found["currency"] or found["unit"]
-    # Other rates are comparable if they are stated alike.
-    dimension, factor = _UNITS.get(unit, (unit if "/" in unit else "", "1"))
-    is_square = found["square"] or found["squared"]
-    if dimension == "length" and is_square:
-        return "area", number * float(factor) ** 2
-    number *= float(factor)
-    part = _PART.match(text, found.end())
-    while part is not None:
-        unit = _OF_PARTS.get(f"{dimension} {part['unit']}", part["unit"])
-        of, smaller = _UNITS.get(unit, ("", factor))
-        if of != dimension or float(smaller) >= float(factor):
-            break
-        factor = smaller
-        number += float(part["digits"]) * float(factor)
-        part = _PART.match(text, part.end())
-    return dimension, number
+    at = _cell_at(text, bounds[0])
+    if at is not None and len(at[1].value) <= _MAX_NAME:
+        return at[1].start, at[1].end
+    return bounds
 
 
 def _supported(evidence: Evidence, question: str) -> Evidence:

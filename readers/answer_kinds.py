@@ -1,8 +1,9 @@
 """Kinds of answers where one span is none: lists, steps, and sentences for yes or no.
 
 Who asks for several things gets the whole list that the best span stands in, and who asks how to do
-something the numbered steps. Who asks for yes or no gets the sentences that bear on it: the "yes"
-and "no" of the readers here are right no more often than guesses.
+something the numbered steps. Who asks for yes or no gets the sentences that bear on it, unless a
+comparison of two values decides: the "yes" and "no" of the readers here are right no more often than
+guesses.
 """
 
 from dataclasses import replace
@@ -41,7 +42,8 @@ def present_spans(result: AnswerSet, n_best: int) -> AnswerSet:
     Args:
         result: the spans; for a question of yes or no all candidates, whose sentences are counted.
     """
-    if asks_yes_no(result.question):
+    is_decided = result.best is not None and result.best.evidence.question != ""
+    if asks_yes_no(result.question) and not is_decided:
         return replace(result, answers=_as_sentences(result)[:n_best], kind="passage")
     answers = result.answers[:n_best]
     whole = _list_of(result.question, answers[0].evidence) if answers else None

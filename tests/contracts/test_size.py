@@ -23,7 +23,7 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 # those of readers.
 TOKENS = {
     # Comparisons of two things are taken apart, and numbers in two units read.
-    "rag/*.py": (15_560, 10_500),
+    "rag/*.py": (16_610, 10_500),
     "rag/adaptation": (6_520, 5_550),
     "rag/bench": (14_960, 8_000),
     "rag/cli": (11_300, 7_200),
@@ -45,14 +45,14 @@ TOKENS = {
     "rag/scale": (2_800, 2_700),
     "rag/training": (9_850, 8_200),
     "indexers": (34_170, 28_000),
-    "readers": (56_541, 43_600),
+    "readers": (56_570, 43_600),
     # Negatives are none of another example of the question, nor copies of a hop's passages.
     "retrievers": (49_860, 41_000),
     # Every route describes what it answers; shelves; parameters that no route reads, parts of a question
     # that are not text, and ranges that a file lacks are refused; streamed words have a limit each. Results
     # are typed by the kind of job.
     "serve": (31_940, 16_000),
-    "tests": (318_750, 200_000),
+    "tests": (319_630, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

@@ -11,6 +11,7 @@ from rag.cli.show import format_answer_set
 from rag.comparing import Comparison, find_comparison
 from rag.core.types import Answer, AnswerSet, Hit, Passage, SearchResult
 from rag.policies import Policy, SearchOnce
+from readers.answer_kinds import present_spans
 from readers.protocols import Reader, ReadRequest
 from tests.support.completing import MadeModel
 
@@ -53,19 +54,107 @@ def test_a_comparison_is_known_by_its_form(question: str, template: str, wants_m
     [
         "Who was the first president?",
         "Who wrote Faust, Goethe or Schiller?",
-        "Which is larger, a cat or a dog?",
         "Who was born first, Ann or Bob or Eve?",
         "Are both Ann Lee and Bob Ray taller?",
         "Who lived longer, Ann Lee or Bob Ray?",
         "Which film has the director who died first, Ann Lee or Bob Ray?",
         "Which film has the producer who is older, Ann Lee or Bob Ray?",
-        "Which band has more members, Ann Lee or Bob Ray?",
-        "Which year was warmer, 1998 or 2004?",
+        "Which game was attended by more people, Ann Lee or Bob Ray?",
+        "Is it more or less expensive than others?",
+        "Is Ann Lee more famous than Bob Ray?",
+        "What did Ann Lee have more of in 1990 or 1991?",
+        "What is the newest presentation or update?",
+        "Which airport is farther north, Ann Lee or Bob Ray?",
         f"Who was born first, {'Ann or ' * 600}Bob?",
     ],
 )
 def test_other_questions_are_not_taken_apart(question: str) -> None:
     assert find_comparison(question) is None
+
+
+@pytest.mark.parametrize(
+    ("question", "names", "questions", "wants_most"),
+    [
+        ("which is larger, a cat or a dog?", ("cat", "dog"), "How large is {}?", True),
+        ("who is taller ann lee or bob ray", ("ann lee", "bob ray"), "How tall is {}?", True),
+        (
+            "which team had less points: the red one or 1860?",
+            ("red one", "1860"),
+            "How many points did {} have?",
+            False,
+        ),
+        ("which year was warmer, 1998 or 2004", ("1998", "2004"), "How hot is {}?", True),
+        ("gzip or xz: which takes longer?", ("gzip", "xz"), "How long does {} take?", True),
+        ("of gzip and xz, which is faster?", ("gzip", "xz"), "How fast is {}?", True),
+        (
+            "which one of gzip and xz uses less memory",
+            ("gzip", "xz"),
+            "How much memory does {} use?",
+            False,
+        ),
+        (
+            "did the red lions or the blue bears have the highest win percentage in 2001?",
+            ("red lions", "blue bears"),
+            "What is the win percentage of {} in 2001?",
+            True,
+        ),
+        ("who was ranked higher, ann or bob?", ("ann", "bob"), "How high did {} ranked?", False),
+        ("who had a faster time, ann or bob?", ("ann", "bob"), "What is the time of {}?", False),
+        (
+            "In XFS, which is larger by default, the block size or the sector size?",
+            ("block size", "sector size"),
+            "In XFS, how large is {} by default?",
+            True,
+        ),
+        (
+            "XFS: is the block or the sector larger?",
+            ("block", "sector"),
+            "XFS: how large is {}?",
+            True,
+        ),
+    ],
+)
+def test_things_without_capitals_are_known(
+    question: str, names: tuple[str, str], questions: str, wants_most: bool
+) -> None:
+    comparison = find_comparison(question)
+    assert comparison is not None
+    assert comparison.names == names
+    assert comparison.questions == tuple(map(questions.format, names))
+    assert (comparison.wants_most, comparison.asks_yes_no) == (wants_most, False)
+
+
+@pytest.mark.parametrize(
+    ("question", "names", "template", "wants_most"),
+    [
+        ("Is Ann Lee older than Bob Ray?", ANN_OR_BOB, "When was {} founded or released?", False),
+        ("Was Ann Lee born earlier than Bob Ray?", ANN_OR_BOB, "", False),
+        (
+            "Does Ann Lee have more cats than Bob Ray?",
+            ANN_OR_BOB,
+            "How many cats does {} have?",
+            True,
+        ),
+        ("is gzip faster than xz", ("gzip", "xz"), "How fast is {}?", True),
+        (
+            "Does gzip need less memory than xz?",
+            ("gzip", "xz"),
+            "How much memory does {} need?",
+            False,
+        ),
+        (
+            "Are there more cats in Rome than in Ulm?",
+            ("Rome", "Ulm"),
+            "How many cats are there in {}?",
+            True,
+        ),
+    ],
+)
+def test_a_comparison_may_ask_for_yes_or_no(
+    question: str, names: tuple[str, str], template: str, wants_most: bool
+) -> None:
+    expected = Comparison(names, template, wants_most, asks_yes_no=True) if template else None
+    assert find_comparison(question) == expected
 
 
 def read_as(question: str, values: Mapping[str, str], confidence: float) -> AnswerSet:
@@ -129,6 +218,16 @@ def read_as(question: str, values: Mapping[str, str], confidence: float) -> Answ
         ("What is the population density of {}?", "1,000/km2", "2,600/sq mi", None),
         ("What is the population density of {}?", "1,700/km2", "19,000/km²", "Bob Ray"),
         ("What is the population of {}?", "1.5 to 2 million", "1,800,000", None),
+        ("How large is {}?", "64 KiB", "32768 bytes", "Ann Lee"),
+        ("How fast is {}?", "2.4 GHz", "800 MHz", None),
+        ("What is the clock rate of {}?", "2.4 GHz", "800 MHz", "Ann Lee"),
+        ("How long is {}?", "1:02:03", "59:59.5", "Ann Lee"),
+        # Of two times the shorter one is faster, and a bare number may be either.
+        ("How fast is {}?", "1:43.72", "52.17 s", "Bob Ray"),
+        ("How fast is {}?", "43.72", "52.17", None),
+        ("How long did {} serve?", "1998", "2004", None),
+        ("How many prizes did {} win?", "4th", "2nd", None),
+        ("What is the rank of {}?", "4th", "2nd", "Ann Lee"),
     ],
 )
 def test_values_are_compared_in_their_units(
@@ -145,6 +244,57 @@ def test_values_are_compared_in_their_units(
         else:
             assert decided is not None
             assert (decided.answers[0].text == larger) == wants_most
+
+
+TABLE = (
+    "Nation: India (IND); Gold: 8; Total: 25\nNation: Kuwait (KUW); Gold: 4; Total: 30\n"
+    "Nation: Oman; Gold: 8; Total: 8"
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "winner"),
+    [
+        ("8", "4", "India (IND)"),
+        # The cell of another row, or column.
+        ("25", "8; Total: 8", None),
+        ("8", "30", None),
+        ("8", "8", None),
+    ],
+)
+def test_values_of_tables_are_of_the_rows_that_name_the_things(
+    first: str, second: str, winner: str | None
+) -> None:
+    request = ReadRequest.of("", [Passage("t", "Games", TABLE)])
+    read = []
+    for value in (first, second):
+        start = TABLE.index(f": {value}") + 2
+        evidence = request.evidence(0, (start, start + len(value)))
+        read.append(AnswerSet("", (Answer(value, 1.0, 0.8, evidence),), 0.2))
+    comparison = Comparison(
+        ("india", "kuwait"), "How many gold medals does {} have?", wants_most=True
+    )
+    decided = comparison.decide("", read)
+    assert (decided and decided.text) == winner
+
+
+def test_yes_or_no_is_presented_where_a_comparison_decides() -> None:
+    question = "Is Ann Lee taller than Bob Ray?"
+    comparison = find_comparison(question)
+    assert comparison is not None
+    for heights, expected in ((("2 m", "1 m"), "Yes"), (("1 m", "2 m"), "No")):
+        read = []
+        for asked, name, height in zip(comparison.questions, ANN_OR_BOB, heights, strict=True):
+            read.append(read_as(asked, {name: height}, 0.8))
+        decided = comparison.decide(question, read)
+        assert decided is not None
+        presented = present_spans(decided, 5)
+        assert (presented.text, presented.kind, presented.certainty) == (
+            expected,
+            "answer",
+            "likely",
+        )
+        assert [step.title for step in presented.answers[0].path] == list(ANN_OR_BOB)
 
 
 def test_signs_before_a_span_count_and_numbers_behind_it_do_not() -> None:
