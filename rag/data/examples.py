@@ -381,7 +381,8 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
 
 def _candidate(context: object, role: Role) -> Candidate:
     passage = passage_of(context)
-    if as_unicode(passage.text + passage.title) != passage.text + passage.title:
+    text = passage.title + passage.text
+    if as_unicode(text) != text:
         raise ValueError("a passage is not valid Unicode")
     fields = cast("Mapping[str, Any]", context)
     rank = _number(fields, "rank")

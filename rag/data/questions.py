@@ -18,6 +18,7 @@ from rag.data.files.question_sets import question_of, table_columns
 from rag.data.files.rows import read_rows, refuse_bad
 from rag.data.formats import find_in_folder, strip_compression
 from rag.data.records import PlacedRecord, rows_of
+from rag.data.text import REGEX_PROFILE
 
 Drawn = TypeVar("Drawn")
 _TREC_QRELS = ("query-id", "iteration", "corpus-id", "score")
@@ -209,6 +210,8 @@ def _questions(records: Iterable[PlacedRecord], path: str) -> Iterator[Question]
     locations: dict[str, str] = {}
     for location, number, record in _without_articles(records, path):
         question = _question(record, f"q{number}", location)
+        if "curatedtrec" in path.lower():
+            question = replace(question, answer_profile=REGEX_PROFILE)
         if question.id in locations:
             raise DataError(
                 f"{location}: the question id {question.id!r} was used before, at {locations[question.id]}",

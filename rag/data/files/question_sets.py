@@ -142,9 +142,9 @@ def _by_label(right: list[Any], wrong: list[Any], labels: object) -> tuple[list[
     values = labels if is_list(labels) else [labels]
     if wrong:
         if len(values) == len(passages):
-            pairs = zip(passages, values, strict=True)
-            passages = [{**passage, "target": score} for passage, score in pairs]
-        return passages[: len(right)], passages[len(right) :]
+            for passage, score in zip(passages, values, strict=True):
+                passage["target"] = score
+        return right, wrong
     # The cells of a table are text.
     grades = [str(value).removesuffix(".0") for value in values]
     if len(grades) != len(passages) or not {*grades} <= {"0", "1"}:

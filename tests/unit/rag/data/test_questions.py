@@ -108,6 +108,13 @@ def test_dpr_question_table(tmp_path: Path) -> None:
     assert read(tmp_path / "y.tsv", "7\tQ?\n") == [Question("7", "Q?")]
 
 
+@pytest.mark.parametrize("name", ["curatedtrec-test.csv", "CuratedTREC/test.csv"])
+def test_answers_of_curatedtrec_are_expressions(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    [question] = read(tmp_path / name, "when\t['19\\d\\d']\n")
+    assert (question.answers, question.answer_profile) == (("19\\d\\d",), "trec_search")
+
+
 def test_tables_with_header(tmp_path: Path) -> None:
     table = "ID,question,answers,level\n1,\"Who, then?\",\"['A', 'B']\",easy\n2,When?,[sic] 1999,\n3,Why?,,\n"
     questions = read(tmp_path / "q.csv", table)
