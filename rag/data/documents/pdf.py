@@ -40,13 +40,18 @@ _COMPOUND = re.compile(
     |.*[-\d_].*\x02|.*\x02(?:\d|.*-\w)    # with a number, or of three parts
     |(?![A-Z]{3,}\x02[A-Z]+\Z).*(?:[A-Z]\x02|\x02[A-Z])  # with a capital, in text without
     |[a-z]\x02                           # with a letter alone
+    |(?:self|well|cross|long|high|low|real|full|fine|two|three|four)\x02  # or with one of these
+     (?!(?:e[drs]|e?st?|ing|ings|ly|ness|i[sz].*|ity|ish|teen.*|th|land.*|light.*|way.*)\Z)
     """,
     re.VERBOSE,
 )
 # Dots that lead to the page number in a table of contents.
 _LEADERS = re.compile(r"(?:[.·…_] ?){4,}[\divxlcIVXLC]+\s*\Z|(?:[.·…] ?){8,}\Z")
+# And what browsers print beside it.
 _PAGE_NUMBER = re.compile(
-    r"[-–—\s]*(?:page\s+)?(?:\d{1,3}|[ivxlc]{1,7})(?:\s*(?:/|of)\s*\d{1,4})?[-–—\s]*\Z",
+    r"[-–—\s]*(?:(?:page|seite|página|pagina|p\.|s\.)\s*)?(?:\d{1,3}|[ivxlc]{1,7})"
+    r"(?:\s*(?:/|of|von|sur|de|di)\s*\d{1,4})?[-–—\s]*\Z"
+    r"|\d{1,2}[./]\d{1,2}[./]\d{2,4}, \d{1,2}:\d\d(?!\d)|(?:https?|file):\S+ \d+/\d+\Z",
     re.IGNORECASE,
 )
 # Not in a year: a list of what happened is no table of contents.
@@ -195,8 +200,8 @@ def _without_boilerplate(lines: list[Line], labels: Sequence[str]) -> list[Line]
         if number < 5 + len(labels) // 8 and _is_contents(page):
             continue
         for line, mark in zip(page, marks[number], strict=True):
-            is_repeated = mark != "" and n_pages_with[mark] >= min_pages
-            is_number = mark != "" and _PAGE_NUMBER.match(line.text)
+            is_repeated = mark and n_pages_with[mark] >= min_pages
+            is_number = mark and _PAGE_NUMBER.match(line.text)
             if not (is_repeated or is_number or _LEADERS.search(line.text)):
                 remaining.append(line)
     return remaining or lines
@@ -273,15 +278,14 @@ def _continues(block: Sequence[Line], line: Line, pitch: float) -> bool:
     # A word that goes on.
     if last.text[-1:] == _HYPHEN and not line.table:
         return True
-    is_alike = line.level == last.level and line.is_code == last.is_code
-    if not is_alike or line.table or last.table:
+    if line.level != last.level or line.is_code != last.is_code or line.table or last.table:
         return False
     is_entry = _ENTRY.match(line.text)
     has_ended = last.text[-1:] in _SENTENCE_ENDS
     if line.page != last.page:
         # A sentence that goes on.
-        goes_on = line.text[:1].islower() and not has_ended and line.size == last.size
-        return goes_on and not (line.level or line.is_code or is_entry)
+        is_other = has_ended or line.size != last.size or line.level or line.is_code or is_entry
+        return line.text[:1].islower() and not is_other
     step = (last.base - line.base) / max(last.size, 1)
     if line.level:
         is_near = 0 < step < 1.35 * max(pitch, 1.4)
@@ -451,7 +455,7 @@ def _mark_by_size(lines: Sequence[Line]) -> None:
             or before.text.rstrip()[-1:] in ".:!?"
         )
         if begins and _may_be_heading(line, _MAX_BOLD_HEADING_CHARS):
-            line.level = level
+            line.level = level + (not is_section)
 
 
 def _may_be_heading(line: Line, max_chars: int = _MAX_HEADING_CHARS) -> bool:

@@ -52,7 +52,8 @@ _MAX_GAP = 0.15
 _MIN_STEP = 0.15
 _MAX_STEP = 0.65
 _CODE_FONT = re.compile("mono|courier|cmtt|sftt|nimbusmon")
-_BOLD_FONT = re.compile("bold|black|heavy|cmbx|sfbx|demi|no9l-medi")
+# Followed by the beginning of a line: an oblique font may be that of a heading with a letter.
+_BOLD_FONT = re.compile("bold|black|heavy|cmbx|sfbx|demi|no9l-medi|(?:ital|obli).*[A-H][.] $")
 # A bit of a font's flags.
 _FIXED_PITCH = 1
 _MAX_FONT_NAME = 128
@@ -140,12 +141,12 @@ class PageReader:
                 middle += 1
             samples = first, middle, last
             fonts = [self._font(sample) for sample in samples]
-            is_bold = all(_BOLD_FONT.search(name) for name, _ in fonts)
+            text = _joined(letters[first : match.end()])
+            is_bold = all(_BOLD_FONT.search(name + text[:3]) for name, _ in fonts)
             is_code = all(is_fixed or _CODE_FONT.search(name) for name, is_fixed in fonts)
             # A bullet, or the number of a footnote, has another size or height.
             size = median(map(self._size, samples))
             base = median(map(self._base, samples))
-            text = _joined(letters[first : match.end()])
             # Letters of East Asia may have a fixed pitch in any font.
             is_code = is_code and not re.search(EAST_ASIAN, text)
             words: list[Word] = []
@@ -160,12 +161,12 @@ class PageReader:
             lines.append(Line(text, self._number, left, base, *looks, height, words))
         return lines
 
-    def _font(self, char: int) -> tuple[str, bool]:
+    def _font(self, char: int) -> tuple[str, int]:
         """The name of a character's font, and whether that says of itself that it has a fixed pitch."""
         name = ctypes.create_string_buffer(_MAX_FONT_NAME)
         flags = ctypes.c_int()
         self._raw.FPDFText_GetFontInfo(self._text_page, char, name, _MAX_FONT_NAME, flags)
-        return name.value.decode("utf-8", "replace").lower(), flags.value & _FIXED_PITCH > 0
+        return name.value.decode("utf-8", "replace").lower(), flags.value & _FIXED_PITCH
 
     def _ligature(self, match: re.Match[str]) -> str:
         """What a place of a ligature stands for: that, in a font of pictures, which has no name."""

@@ -13,7 +13,7 @@ from rag.data.documents.pdf import _text_piece, _without_hyphenation
 from rag.data.documents.pdf_page import Line
 from rag.data.documents.read import document_from
 from tests import document_makers as make
-from tests.document_makers import CONTENT, blocks, of
+from tests.document_makers import CONTENT, blocks, levels, of, texts
 
 
 def page(*texts: str) -> list[make.Line]:
@@ -77,10 +77,12 @@ def test_hyphens_at_the_ends_of_lines_are_those_of_words_or_of_syllables() -> No
             "It is read by the set-", "tings of ISO-", "8601, and by --dry-", "run for the multi-"
         ),
         page("part form of a co-", "operative X-", "ray. So co-operative, for coopera-", "tion."),
+        page("The well-", "known self-", "test of the high-", "lights of real-", "ity."),
     ]
     assert of(make.pdf(pages), "a.pdf") == [
         "paragraph: It is read by the settings of ISO-8601, and by --dry-run for the multipart "
-        "form of a co-operative X-ray. So co-operative, for cooperation."
+        "form of a co-operative X-ray. So co-operative, for cooperation.",
+        "paragraph: The well-known self-test of the highlights of reality.",
     ]
 
 
@@ -151,16 +153,17 @@ def test_lines_of_chinese_are_no_code_and_joined_without_a_blank() -> None:
     assert of(data, "a.pdf") == ["paragraph: 图图图图"]
 
 
-def test_numbered_sections_in_capitals_are_headings() -> None:
+def test_headings_of_papers_that_are_neither_larger_nor_bold() -> None:
     lines = page(
-        "A title", "II. RELATED WORK", "It is known.", "I. Smith knew.", "REFERENCES", "[1]"
+        "", "II. RELATED WORK", "It is known.", "", "I. Smith knew.", "", "REFERENCES", "[1]"
     )
     lines[0] = (50.0, 740.0, 16.0, "F", "A title")
-    assert [block for block in of(make.pdf([lines]), "a.pdf") if block.startswith("heading")] == [
-        "heading: A title",
-        "heading: II. RELATED WORK",
-        "heading: REFERENCES",
-    ]
+    for place, text in ((3, "A. Notes"), (5, "Or so")):
+        lines[place] = (*lines[place][:3], "B", text)
+    data = make.pdf([lines]).replace(b"/Helvetica-Bold/", b"/Helvetica-Oblique/")
+    converted = convert(data, "a.pdf")
+    assert texts(converted, "heading") == ["A title", "II. RELATED WORK", "A. Notes", "REFERENCES"]
+    assert levels(converted) == [1, 2, 3, 2]
 
 
 def test_entries_of_a_list_stay_apart_where_a_page_ends() -> None:
@@ -316,6 +319,14 @@ def test_a_list_that_ends_in_numbers_is_no_table_of_contents(numbers: Sequence[i
     lines = [f"Office {name} has {n}" for name, n in zip("abcdefghijkl", numbers, strict=True)]
     converted = convert(make.pdf([page(*lines), page("The text.")]), "a.pdf")
     assert converted.text.startswith(" ".join(lines[:2]))
+
+
+@pytest.mark.parametrize(
+    "line", ["Seite 3 von 12", "11/30/26, 6:16 PM Title", "https://example.org/a?b=1 1/1"]
+)
+def test_what_a_browser_prints_at_the_edge_of_a_page_is_no_text(line: str) -> None:
+    lines = [*page("The text."), (50.0, 20.0, 8.0, "F", line)]
+    assert convert(make.pdf([lines]), "a.pdf").text == "The text."
 
 
 @pytest.mark.parametrize("line", ["We waited and waited....", "Name: ____________"])
