@@ -1,5 +1,6 @@
 """Tables of every format as one grid of cells, and the lines of text that it becomes."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
@@ -10,6 +11,10 @@ from rag.data.table_text import quoted
 MAX_NAME_CHARS = 80
 """Limit of the name of a column."""
 
+# A date, a time of day, a number with a unit.
+_MEASURED = re.compile(
+    r"(?:\d{1,4}[-./]){2}\d{1,4}|\d\d?:\d\d(?::\d\d)?|-?\d[\d.,]*\s?[^\W\d_]{1,3}"
+)
 # Limit of the places of a table.
 _MAX_PLACES = 2_000_000
 
@@ -307,9 +312,9 @@ def is_header(row: Sequence[str], labels: Sequence[str]) -> bool:
 
 
 def are_counted(numbers: Sequence[str]) -> bool:
-    """Whether they are at least two years, or whole numbers in equal steps."""
+    """Whether they are at least two years, dates, or the like, or whole numbers in equal steps."""
     if len(numbers) < 2 or not all(map(str.isdecimal, numbers)):
-        return False
+        return len(numbers) > 1 and all(map(_MEASURED.fullmatch, numbers))
     values = list(map(int, numbers))
     steps = {after - before for before, after in pairwise(values)}
     are_years = min(values) >= 1500 and max(values) <= 2200
@@ -317,9 +322,11 @@ def are_counted(numbers: Sequence[str]) -> bool:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a number, with or without thousands separators and a percent sign."""
+    """Whether a text is a date, a time, or a number, with or without separators of thousands, a
+    percent sign, the sign of a currency, or a unit.
+    """
     try:
-        float(text.strip().replace(",", "").rstrip("%"))
+        float(text.strip(" %$€£¥()").replace(",", ""))
     except ValueError:
-        return False
+        return _MEASURED.fullmatch(text) is not None
     return True

@@ -48,6 +48,25 @@ def test_names_of_two_columns_stand_beside_an_empty_corner():
     ]
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("1,200.00 €", "400.00 €"),
+        ("$1,200", "($400)"),
+        ("2024-05-01", "01.06.2024"),
+        ("12:30", "9:05:10"),
+        ("12 kg", "3.5GHz"),
+    ],
+)
+def test_amounts_and_dates_name_no_column(first: str, second: str):
+    assert pieces(f"Tea|{first}", f"Rye|{second}") == [f"Tea: {first}", f"Rye: {second}"]
+
+
+def test_several_dates_may_name_columns():
+    read = ["Port: Oslo; 01.05.2024: 3; 02.05.2024: 4"]
+    assert pieces("Port|01.05.2024|02.05.2024", "Oslo|3|4") == read
+
+
 def test_bold_labels_of_a_form_are_no_header():
     form = [["Customer", "Tea Ltd"], ["Contact", "Ann"], ["Amount", 12.5]]
     prices = [["Item", "Price"], ["Tea", 2]]
