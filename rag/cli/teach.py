@@ -76,7 +76,8 @@ def mine(
 
     Args:
         out: DPR training JSON; a report goes beside it.
-        merge: Training file of an earlier round, to be merged with the result.
+        merge: Training file of an earlier round, or with negatives of its own, to be merged with the
+            result.
     """
     from retrievers.negatives.mine import mine as run
 

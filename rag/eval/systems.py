@@ -235,7 +235,10 @@ def _read_trec(path: Path, lookup: PassageLookup | None) -> dict[str, RankedPass
             passage = find(passage_id) or find(unquote(passage_id))
             if passage is None:
                 message = f"{path}: the index has no passage {passage_id!r}"
-                raise DataError(message, hint="give the index that was searched")
+                raise DataError(
+                    message,
+                    hint="give the index that was searched, uncut (split none) where it was of documents",
+                )
             found = rankings.setdefault(question_id, {})
             if passage.id in found or not math.isfinite(score):
                 raise ValueError(

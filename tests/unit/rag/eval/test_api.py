@@ -116,6 +116,9 @@ def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_pa
         rag.evaluate(None, judged, run=tmp_path / "twice.json")
     with refusal(DataError):
         rag.evaluate(None, judged, run=tmp_path / "nothing.run")
+    (tmp_path / "whole.run").write_text("1 Q0 document 1 1.0 x\n")
+    with refusal(DataError):
+        rag.evaluate(index, judged, run=tmp_path / "whole.run")
     # Of Pyserini.
     (tmp_path / "theirs.json").write_text('{"1": {"question": "who?", "contexts": []}}')
     with refusal(DataError):
