@@ -107,7 +107,7 @@ _VERB = re.compile(
 )
 _SIZE = re.compile(
     rf".*?\b(?P<verb>[a-z]+) (?:an? |the )?(?P<size>{_SIZE_WORDS})\b"
-    rf"(?: (?P<noun>(?!of the two)[a-z][\w -]*?))??(?P<scope> (?:by|in|on|per|under|with|for) .+)?{_TWO}"
+    rf"(?: (?P<noun>(?!of the two)[a-z][\w -]*?))??(?P<scope> (?:by|in|on|per|under|with|for|to) .+)?{_TWO}"
 )
 _RANK = re.compile(r"\b(?:rank|plac|finish|peak|position)")
 # What a question is about, before it: "In SQLite, which …", "SQLite: is …".
@@ -340,7 +340,9 @@ def _is_about(name: str, evidence: Evidence) -> bool:
     if at is None:
         return find_span(name, f"{evidence.title}\n{evidence.text}") is not None
     row, cell = at
-    texts = [evidence.title, row.label, cell.column, *(other.value for other in row.cells)]
+    texts = [evidence.title, row.label, cell.column]
+    # "Plan: basic" is the basic plan.
+    texts += [f"{other.value} {other.column}" for other in row.cells]
     return any(find_span(name, text) is not None for text in texts)
 
 

@@ -85,6 +85,12 @@ def test_other_questions_are_not_taken_apart(question: str) -> None:
         ),
         ("which year was warmer, 1998 or 2004", ("1998", "2004"), "How hot is {}?", True),
         ("gzip or xz: which takes longer?", ("gzip", "xz"), "How long does {} take?", True),
+        (
+            "which takes longer to start, gzip or xz?",
+            ("gzip", "xz"),
+            "How long does {} take to start?",
+            True,
+        ),
         ("of gzip and xz, which is faster?", ("gzip", "xz"), "How fast is {}?", True),
         (
             "which one of gzip and xz uses less memory",
