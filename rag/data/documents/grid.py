@@ -11,9 +11,11 @@ from rag.data.table_text import quoted
 MAX_NAME_CHARS = 80
 """Limit of the name of a column."""
 
-# A date, a time of day, a number with a unit.
+# A date, a time of day or two, a number with a unit, a truth value.
 _MEASURED = re.compile(
-    r"(?:\d{1,4}[-./]){2}\d{1,4}|\d\d?:\d\d(?::\d\d)?|-?\d[\d.,]*\s?[^\W\d_]{1,3}"
+    r"(?:\d{1,4}[-./]){2}\d{1,4}(?:[ T]\d\d?:\d\d(?::\d\d)?)?|"
+    r"\d\d?:\d\d(?::\d\d)?(?:\s?[-–]\s?\d\d?:\d\d)?|"
+    r"-?\d[\d.,]*\s?[^\W\d_]{1,3}|TRUE|FALSE"
 )
 # Limit of the places of a table.
 _MAX_PLACES = 2_000_000
@@ -298,6 +300,9 @@ def is_header(row: Sequence[str], labels: Sequence[str]) -> bool:
     names = list(filter(None, row))
     if not names or not labels or max(map(len, names)) > MAX_NAME_CHARS:
         return False
+    # Names may be questions and abbreviations.
+    if any(name.endswith(".") and name.count(" ") > 2 for name in names):
+        return False
     has_corner = not row[0] and all(labels)
     if 2 * len(names) <= len(row) - has_corner:
         return False
@@ -322,8 +327,8 @@ def are_counted(numbers: Sequence[str]) -> bool:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a date, a time, or a number, with or without separators of thousands, a
-    percent sign, the sign of a currency, or a unit.
+    """Whether a text is a date, a time, a truth value, or a number, with or without separators of
+    thousands, a percent sign, the sign of a currency, or a unit.
     """
     try:
         float(text.strip(" %$€£¥()").replace(",", ""))

@@ -410,8 +410,9 @@ def _is_hidden(node: Any) -> bool:
     # A heading's id is often its own words: <h2 id="pagination">.
     if tag not in _HEADINGS:
         names = f"{names} {attributes.get('id') or ''}"
-    # What marks a reference to a note in books.
-    names = f"{names} {attributes.get('epub:type') or ''} {attributes.get('role') or ''}"
+    if tag == "a":
+        # What marks a reference to a note in books.
+        names = f"{names} {attributes.get('epub:type')} {attributes.get('role')}"
     names = names.strip().lower()
     if tag in ("a", "span") and _ANCHORS.search(names):
         return True

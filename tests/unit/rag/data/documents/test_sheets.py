@@ -55,10 +55,14 @@ def test_names_of_two_columns_stand_beside_an_empty_corner():
         ("$1,200", "($400)"),
         ("2024-05-01", "01.06.2024"),
         ("12:30", "9:05:10"),
+        ("9:00-17:00", "closed"),
+        ("2024-05-01 12:30", "tomorrow"),
+        ("TRUE", "FALSE"),
+        ("A leaf of a plant.", "A grain."),
         ("12 kg", "3.5GHz"),
     ],
 )
-def test_amounts_and_dates_name_no_column(first: str, second: str):
+def test_amounts_dates_and_sentences_name_no_column(first: str, second: str):
     assert pieces(f"Tea|{first}", f"Rye|{second}") == [f"Tea: {first}", f"Rye: {second}"]
 
 
