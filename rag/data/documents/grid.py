@@ -298,10 +298,9 @@ def is_header(row: Sequence[str], labels: Sequence[str]) -> bool:
         False
     """
     names = list(filter(None, row))
-    if not names or not labels or max(map(len, names)) > MAX_NAME_CHARS:
-        return False
-    # Names may be questions and abbreviations.
-    if any(name.endswith(".") and name.count(" ") > 2 for name in names):
+    # Names may be questions and abbreviations, and no other sentences.
+    are_sentences = any(name.endswith(".") and name.count(" ") > 2 for name in names)
+    if not names or not labels or max(map(len, names)) > MAX_NAME_CHARS or are_sentences:
         return False
     has_corner = not row[0] and all(labels)
     if 2 * len(names) <= len(row) - has_corner:

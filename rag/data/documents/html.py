@@ -411,17 +411,16 @@ def _is_hidden(node: Any) -> bool:
     if tag not in _HEADINGS:
         names = f"{names} {attributes.get('id') or ''}"
     if tag == "a":
-        # What marks a reference to a note in books.
+        # References to notes are raised, or marked in books.
+        raised = node.css_first("sup")
+        if raised is not None and _n_visible(raised) == _n_visible(node):
+            return True
         names = f"{names} {attributes.get('epub:type')} {attributes.get('role')}"
     names = names.strip().lower()
     if tag in ("a", "span") and _ANCHORS.search(names):
         return True
     if tag == "sup":
         return node.css_first("a[href*='#']") is not None
-    # A reference to a note, too.
-    raised = node.css_first("sup") if tag == "a" else None
-    if raised is not None and _n_visible(raised) == _n_visible(node):
-        return True
     if tag in _NAVIGATION_TAGS or attributes.get("role") in _NAVIGATION_ROLES:
         return True
     is_named = _NAVIGATION_NAMES.search(names) is not None
