@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
+from statistics import mode
 from threading import Lock
 from typing import Any
 
@@ -139,11 +140,10 @@ def number_of_page(path: Path, label: str) -> int:
     """
     try:
         with _one_at_a_time, closing(require("pypdfium2", "docs").PdfDocument(path)) as document:
-            labels = _labels(document)
-    # PDFium's errors are runtime errors.
-    except (OSError, RuntimeError, MissingDependencyError):
+            return _labels(document).index(label) + 1
+    # PDFium's errors are runtime errors; a label that no page has is a wrong value.
+    except (OSError, RuntimeError, ValueError, MissingDependencyError):
         return 1
-    return labels.index(label) + 1 if label in labels else 1
 
 
 def _labels(document: Any) -> list[str]:
@@ -241,14 +241,10 @@ def _title_by_size(lines: Sequence[Line]) -> str:
     largest = [number for number, line in enumerate(first_page) if line.size == size]
     end = largest[-1] + 1
     are_together = end - largest[0] == len(largest) <= _MAX_HEADING_LINES
-    if not are_together or size <= _most_common(line.size for line in lines):
+    if not are_together or size <= mode(line.size for line in lines):
         return ""
     text = " ".join(line.text for line in first_page[largest[0] : end])
     return clean(text.replace(f"{_HYPHEN} ", ""))
-
-
-def _most_common(values: Iterator[float]) -> float:
-    return Counter(values).most_common(1)[0][0]
 
 
 def _pieces(lines: Sequence[Line], labels: Sequence[str]) -> Iterator[Piece]:
@@ -259,7 +255,7 @@ def _pieces(lines: Sequence[Line], labels: Sequence[str]) -> Iterator[Piece]:
         if upper.page == lower.page and upper.size == lower.size and 0.8 < step < 3:
             steps.append(round(step, 1))
     # The usual step from a line to the next, in font sizes.
-    pitch = _most_common(iter(steps)) if steps else 1.2
+    pitch = mode(steps or [1.2])
     block: list[Line] = []
     for line in lines:
         if block and not _continues(block, line, pitch):

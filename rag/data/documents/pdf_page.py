@@ -214,6 +214,8 @@ class PageReader:
             if max(gap, self._step(accent, letter)[0]) < -_MAX_GAP and abs(step) < _MAX_STEP:
                 letters[letter] = letters[letter].replace("ı", "i") + match[1].translate(_COMBINING)
                 first, end = match.span()
+                # An accent before this one may have been of another letter.
+                first = len(units[:first].rstrip(f"{_JOINT} "))
                 gap, _ = self._step(max(first - 1, 0), min(end, len(units) - 1))
                 blank = _JOINT if abs(gap) < _MAX_GAP else " "
                 letters[first:end] = [blank.strip(_JOINT)] * (end - first)

@@ -153,6 +153,9 @@ def _between(words: Sequence[Word], horizontal: set[Rule], vertical: set[Rule]) 
     if min(len(lefts), len(tops)) < 3:
         return None
     grid = _cells_between(lefts, tops, horizontal, vertical)
+    # The foot of a slide may be a single row of boxes.
+    if sum(len({*cells}) > 1 for cells in grid) < 2:
+        return None
     inside: list[Word] = []
     heights: defaultdict[Cell, Counter[int]] = defaultdict(Counter)
     for word in words:

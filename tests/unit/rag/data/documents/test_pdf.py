@@ -178,6 +178,13 @@ def test_entries_with_numbers_of_two_digits_may_have_no_blank() -> None:
     assert entries == ["item: 9. start of day", "item: 10. weekday 2 of the week", "item: 11. now"]
 
 
+def test_accents_of_two_words_may_follow_each_other() -> None:
+    """PDFium puts blanks around them."""
+    parts = [("C", 50.0, "fur Anw"), ("C", 56.0, "¨"), ("C", 92.0, "¨"), ("F", 92.5, "alte")]
+    line = [(x, 700.0, 10.0, font, text) for font, x, text in parts]
+    assert convert(make.pdf([line]), "a.pdf").text == "für Anwälte"
+
+
 def test_fonts_of_tex_are_known() -> None:
     lines = page("Options", "The text goes on to its end.", "--verbose", "The end of the text.")
     fonts = ("B", "F", "C", "F")

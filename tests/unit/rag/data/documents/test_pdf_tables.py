@@ -184,6 +184,19 @@ def test_boxes_and_drawings_are_no_tables() -> None:
     assert _kinds(page) == {"paragraph"}
 
 
+def test_boxes_at_the_foot_of_a_slide_are_no_table() -> None:
+    page = Page()
+    for x, y, text in ((60, 780, "A title"), (60, 600, "It is said that"), (60, 580, "it is so.")):
+        page.prose(x, y, [text])
+    for x, text in ((60, "Ada"), (240, "Offices"), (420, "2026")):
+        page.prose(x, 45, [text])
+    for height in (20, 50, 740, 800):
+        page.strokes.append((40, height, 560, height))
+    for place in (40, 220, 400, 560):
+        page.strokes.append((place, 20, place, 50 if place in (220, 400) else 800))
+    assert "row" not in _kinds(page)
+
+
 def test_lists_of_two_columns_stay_lines() -> None:
     words = [
         Word(text, x, x + 20, y, 10, 0)
