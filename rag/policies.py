@@ -144,5 +144,5 @@ def merge_in_turn(lists: Sequence[RankedPassages]) -> RankedPassages:
     for hit, passage in in_turn:
         unique.setdefault(passage.id, (hit, passage))
     return [
-        (replace(hit, score=-float(n)), passage) for n, (hit, passage) in enumerate(unique.values())
+        (replace(hit, score=float(-n)), passage) for n, (hit, passage) in enumerate(unique.values())
     ]
