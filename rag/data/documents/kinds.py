@@ -31,7 +31,7 @@ _DRAWN = {
     "diagrams": re.compile(r"\w+/diagrams/data[^/]*\.xml"),
 }
 _TYPES = "[Content_Types].xml"
-_MAIN_TYPE = re.compile(rb'application/vnd\.[^"]*\.main\+xml')
+_MAIN_TYPE = re.compile(rb"application/vnd\.[\w.-]+\.main\+xml")
 # Begins old Office files, and new ones with a password.
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _MANUAL_PAGE = re.compile(rb"^\.(?:TH|Dt)[ \t]", re.MULTILINE)

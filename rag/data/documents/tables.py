@@ -65,7 +65,7 @@ _DRAWING = re.compile(r"xl/drawings/drawing[^/]*\.xml")
 _TEXT_BOX = re.compile(rb"<(?:\w+:)?sp\b(?:(?!</(?:\w+:)?sp>).)*?<a:t\b", re.DOTALL)
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
 # One whose result XlsxWriter leaves to be calculated.
-_UNCALCULATED = re.compile(rb'<c r="(\w+)"[^>]*><f\b[^>]*(?:/>|>[^<]*</f>)<v>0</v></c>')
+_UNCALCULATED = re.compile(rb'<c r="(\w+)"[^<>]*><f\b[^<>]*(?:/>|>[^<]*</f>)<v>0</v></c>')
 # A formula whose cell has no value, or an empty value.
 _WITHOUT_VALUE = re.compile(rb"<f\b[^>]*(?:/>|>[^<]*</f>)\s*(?:<v\s*/>|<v>\s*</v>)?\s*</c>")
 
