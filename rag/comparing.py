@@ -91,9 +91,13 @@ _THAN_FORMS = (
     rf"(?P<asked>(?i:is|are|was|were) there {_COMPARED}[^,]*?) (?:in|on|for|with) FIRST than SECOND(?P<rest>)",
 )
 # What needs more than one value of each thing ("Who lived longer?"), or a value of something else
-# ("Which film has the director who died first?"); or no comparison of the two ("more or less than").
+# ("Which film has the director who died first?"); or no comparison of the two ("more or less than",
+# "died older", "does not cost more", the version 1.10); or the smaller value for "faster startup".
 _NEEDS_MORE = re.compile(
-    r"\b(?:whose|director|that|not|lived|active|career|lifespan|operational|or|(?:more|most|less) of)\b| who\b"
+    r"\b(?:whose|director|that|not|never|cannot|\w+n['’]t|lived|active|career|lifespan|operational"
+    r"|or|and|than|(?:more|most|less) of|(?:\w+ed|became|won) (?:the )?(?:old|young)\w+)\b"
+    r"| who\b|\bversion(?: number)?$"
+    r"|\b(?:fast|quick|slow)e\w+ (?!(?:by|in|on|per|under|with|for|to|of)\b|.*(?:time|speed|rate|pace)\b)\w"
 )
 _TWO = "(?: of the two)?"
 _TIME = re.compile(
@@ -168,7 +172,8 @@ class Comparison:
         second = self._find_value(1, read[1])
         if first is None or second is None or not _are_comparable(first, second):
             return None
-        (value, answer), (other_value, other) = first, second
+        value, answer = first
+        other_value, other = second
         # Of two times the shorter one is faster.
         is_flipped = value[0] == "time" and self.template.startswith("How fast")
         winner = int((value > other_value) != (self.wants_most != is_flipped))
@@ -200,6 +205,8 @@ class Comparison:
                 # A sign or a currency may stand before the span.
                 start = max(0, (evidence.start or 0) - 1)
                 text = evidence.text[start : evidence.end + _CHARS_BEHIND]
+                # "Mb" are bits and "MB" bytes.
+                text = re.sub(r"(?<=[kKMGT])b\b", "bit", text)
                 value = parse(text.lower().lstrip(".,"))
                 if value is not None and self._is_measure(value[0]):
                     return value, answer
@@ -235,7 +242,7 @@ def find_comparison(question: str) -> Comparison | None:
             if found is None:
                 continue
             names = (found["first"], found["second"])
-            if any(re.search(r"\b(?:or|than)\b", name) for name in names):
+            if re.search(r"\b(?:or|than)\b", "\n".join(names)):
                 continue
             asked = " ".join(f"{found['asked']} {found['rest']}".lower().replace(",", " ").split())
             asks = _property(asked)
@@ -276,14 +283,15 @@ def _property(asked: str) -> tuple[str, bool] | None:
     if found is None:
         return None
     size, direction = _SIZES[found["size"]]
+    noun = found["noun"] or ""
     is_past = asked.startswith("did") or _PAST.search(found["verb"])
     auxiliary = "did" if is_past else "does"
-    value_asked = _size_question(size, auxiliary, found["verb"], found["noun"] or "")
+    value_asked = _size_question(size, auxiliary, found["verb"], noun)
     if value_asked is None:
         return None
     # The first rank is the highest, and the shortest time the fastest.
     is_rank = size == "high" and _RANK.search(asked) is not None
-    is_time = size == "fast" and "time" in (found["noun"] or "")
+    is_time = size == "fast" and "time" in noun
     wants_most = (direction == "more") != (is_rank or is_time)
     return f"{value_asked}{found['scope'] or ''}?", wants_most
 
@@ -306,7 +314,7 @@ def _size_question(size: str, auxiliary: str, verb: str, noun: str) -> str | Non
         verb = "have"
     if not noun:
         return f"How {size} {auxiliary} {{}} {verb}"
-    if is_amount and (noun.endswith("s") or noun == "people"):
+    if is_amount and noun.endswith(("s", "people")):
         return f"How many {noun} {auxiliary} {{}} {verb}"
     if is_amount:
         return f"How much {noun} {auxiliary} {{}} {verb}"
@@ -343,7 +351,7 @@ def _is_about(name: str, evidence: Evidence) -> bool:
     texts = [evidence.title, row.label, cell.column]
     # "Plan: basic" is the basic plan.
     texts += [f"{other.value} {other.column}" for other in row.cells]
-    return any(find_span(name, text) is not None for text in texts)
+    return any(find_span(name, text) for text in texts)
 
 
 def _cell_at(text: str, start: int) -> tuple[TextRow, TextCell] | None:

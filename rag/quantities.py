@@ -20,17 +20,20 @@ def read_table(text: str) -> dict[str, tuple[str, str]]:
 
 
 _MONTHS = MONTHS.lower()
-_YEAR = re.compile(r"(?<![\d.,])\d{3,4}(?!,?\d|\s*years|.*(?<![a-z])b\.?c)")
+_YEAR = re.compile(r"(?<![\d.,])\d{3,4}(?!,?\d|'?s\b|\s*years|.*(?<![a-z])b\.?c)")
 _MONTH = re.compile(
     r"(?:(?P<day>\d\d?)(?:st|nd|rd|th)? (?:of )?)?"
     rf"\b(?P<month>{_MONTHS})\b(?: (?P<day_behind>\d\d?)\b)?"
 )
 _NUMBER = re.compile(
-    r"(?P<minus>(?<!\w)[-−–]\s?)?(?P<currency>[$€£])?\s?(?P<digits>\d[\d,]*(?:\.\d+)?)"
-    r"(?P<range>\s*(?:[-−–]|to)\s*\d)?"
-    r"(?:[\s-]*(?P<scale>thousand|million|billion|trillion|bn\b|(?(currency)[kmb]\b|(?!))))?"
-    r"[\s-]*(?P<square>sq(?:uare|\.)? )?"
-    r"(?P<unit>%|[a-z]*(?:/(?:sq(?:uare|\.)? )?[a-z]+)?)(?P<squared>²|2\b)?"
+    r"(?P<refused>(?<!\w)[-−–]\s?|(?:minus|negative|between) )?(?P<currency>[$€£])?\s?"
+    # "1,5", "1.024.000" and "1.10.2" are no numbers that everyone reads alike.
+    r"(?<!\d)(?<!\d[.,])(?P<digits>\d+(?:(?:,\d\d)*,\d{3})?(?:\.\d+)?)(?![.,]?\d)"
+    # Of "5 to 6", "1/2", "3 × 4" and "10^6", too, the first number is not the value.
+    r"(?P<range>\s*(?:[-−–/×x^e]|to|and|or)\s*\d)?"
+    r"(?:[\s-]*(?P<scale>thousand|million|billion|trillion|bn\b|(?(currency)[kmb]\b|(?<=\d)[kb]\b)))?"
+    r"(?:[^\S\n]|-)*(?P<square>sq(?:uare|\.)? )?(?:(?:°|degrees?)\s?(?=[cf]))?"
+    r"(?P<unit>%|[a-zµμ]*)(?P<rate>(?:/(?:sq(?:uare|\.)? )?[a-z]+)?)(?P<squared>²|2\b)?"
 )
 _SCALES = {**SCALES, "k": 10**3, "m": 10**6, "b": 10**9, "bn": 10**9}
 # A dimension, the value of a unit in it, and its names.
@@ -44,6 +47,9 @@ _UNITS = read_table(
     length 1609.344 mi mile miles
     length 0.0254 inch inches
     length 0.9144 yd yard yards
+    volume 1 l litre litres liter liters
+    volume 0.001 ml millilitre millilitres milliliter milliliters
+    gallons 1 gal gallon gallons
     area 1e4 ha hectare hectares
     area 4046.856 acre acres
     mass 1 kg kilogram kilograms
@@ -52,15 +58,18 @@ _UNITS = read_table(
     mass 0.0283495 oz ounce ounces
     mass 1000 t ton tons tonne tonnes
     speed 1 m/s metre/second metres/second meter/second meters/second
+    speed 1e3 kbps kbit/s
+    speed 1e6 mbps mbit/s
+    speed 1e9 gbps gbit/s
     speed 0.2777778 km/h kmh kph kilometre/hour kilometres/hour kilometer/hour kilometers/hour
     speed 0.44704 mph mi/h mile/hour miles/hour
     speed 0.5144444 knot knots
     time 1e-9 ns nanosecond nanoseconds
-    time 1e-6 µs microsecond microseconds
+    time 1e-6 µs μs us microsecond microseconds
     time 0.001 ms millisecond milliseconds
     time 1 s sec secs second seconds
-    time 60 min minute minutes
-    time 3600 h hour hours
+    time 60 min mins minute minutes
+    time 3600 h hr hrs hour hours
     time 86400 day days
     time 604800 week weeks
     time 2629800 month months
@@ -79,13 +88,24 @@ _UNITS = read_table(
     information 1099511627776 tib
     information 1.126e15 pib
     information 1.153e18 eib
+    bits 1e3 kbit kbits kilobit kilobits
+    bits 1e6 mbit mbits megabit megabits
+    bits 1e9 gbit gbits gigabit gigabits
+    power 1 w watt watts
+    power 1e3 kw kilowatt kilowatts
+    power 1e9 gw gigawatt gigawatts
+    megawatts 1 mw megawatt megawatts
+    celsius 1 c celsius
+    fahrenheit 1 f fahrenheit
     frequency 1 hz hertz
     frequency 1e3 khz
     frequency 1e6 mhz
     frequency 1e9 ghz
-    dollars 1 $ dollar dollars
-    euros 1 € euro euros
-    pounds 1 £
+    dollars 1 $ dollar dollars usd
+    euros 1 € euro euros eur
+    pounds 1 £ gbp
+    lakhs 1 lakh lakhs
+    lakhs 100 crore crores
     share 1 % percent
     """
 )
@@ -121,7 +141,7 @@ def parse_date(text: str) -> Value | None:
         day = month["day"] or month["day_behind"]
         if day:
             numbers.append(float(day))
-    return ("date", *numbers)
+    return "date", *numbers
 
 
 def parse_quantity(text: str) -> Value | None:
@@ -136,34 +156,37 @@ def parse_quantity(text: str) -> Value | None:
         >>> parse_quantity("2 h 30 min")
         ('time', 9000.0)
     """
-    text = _FEET.sub(r" ft \1 in", text.replace(" per ", "/"))
+    # Of "$5 a month" and "$5 monthly", too.
+    text = re.sub(r" (?:per |an? |(?=(?:hour|dai|week|month|year|annual)ly\b))", "/", text)
+    text = _FEET.sub(r" ft \1 in", text)
     text = _CLOCK.sub(_in_seconds, text)
     found = _NUMBER.search(text)
-    if found is None or found["minus"] or found["range"] or "below sea" in text:
+    if found is None or found["refused"] or found["range"] or "below" in text:
         return None
     number = float(found["digits"].replace(",", "")) * _SCALES.get(found["scale"], 1.0)
-    unit = found["currency"] or found["unit"]
+    unit = (found["currency"] or found["unit"]) + found["rate"]
     if unit in ("st", "nd", "rd", "th"):
         return "rank", number
     # Other rates are comparable if they are stated alike.
     dimension, factor = _UNITS.get(unit, (unit if "/" in unit else "", "1"))
+    size = float(factor)
     is_square = found["square"] or found["squared"]
     if dimension == "length" and is_square:
-        return "area", number * float(factor) ** 2
-    number *= float(factor)
+        return "area", number * size**2
+    number *= size
     part = _PART.match(text, found.end())
     while part is not None:
         unit = _OF_PARTS.get(f"{dimension} {part['unit']}", part["unit"])
-        of, smaller = _UNITS.get(unit, ("", factor))
-        if of != dimension or float(smaller) >= float(factor):
+        of, factor = _UNITS.get(unit, ("", "1"))
+        if of != dimension or float(factor) >= size:
             break
-        factor = smaller
-        number += float(part["digits"]) * float(factor)
+        size = float(factor)
+        number += float(part["digits"]) * size
         part = _PART.match(text, part.end())
     return dimension, number
 
 
 def _in_seconds(clock: re.Match[str]) -> str:
     """A time such as "1:54.93" in words that `_NUMBER` reads."""
-    hours, minutes, seconds = clock["hours"] or "0", clock["minutes"], clock["seconds"]
-    return f" {3600 * float(hours) + 60 * float(minutes) + float(seconds)} s "
+    minutes = 60 * float(clock["hours"] or 0) + float(clock["minutes"])
+    return f" {60 * minutes + float(clock['seconds'])} s "

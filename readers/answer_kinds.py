@@ -42,7 +42,7 @@ def present_spans(result: AnswerSet, n_best: int) -> AnswerSet:
     Args:
         result: the spans; for a question of yes or no all candidates, whose sentences are counted.
     """
-    is_decided = result.best is not None and result.best.evidence.question != ""
+    is_decided = result.best and result.best.evidence.question
     if asks_yes_no(result.question) and not is_decided:
         return replace(result, answers=_as_sentences(result)[:n_best], kind="passage")
     answers = result.answers[:n_best]

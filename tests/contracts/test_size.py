@@ -23,7 +23,7 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 # those of readers.
 TOKENS = {
     # Comparisons of two things are taken apart, and numbers in two units read.
-    "rag/*.py": (16_610, 10_500),
+    "rag/*.py": (16_620, 10_500),
     "rag/adaptation": (6_520, 5_550),
     "rag/bench": (14_960, 8_000),
     "rag/cli": (11_300, 7_200),
@@ -52,7 +52,7 @@ TOKENS = {
     # that are not text, and ranges that a file lacks are refused; streamed words have a limit each. Results
     # are typed by the kind of job.
     "serve": (31_940, 16_000),
-    "tests": (320_310, 200_000),
+    "tests": (320_570, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
