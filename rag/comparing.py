@@ -177,8 +177,7 @@ class Comparison:
         # Of two times the shorter one is faster.
         is_flipped = value[0] == "time" and self.template.startswith("How fast")
         winner = int((value > other_value) != (self.wants_most != is_flipped))
-        evidences = (answer.evidence, other.evidence)
-        path = tuple(map(_supported, evidences, self.questions))
+        path = tuple(map(_supported, (answer.evidence, other.evidence), self.questions))
         evidence = path[winner]
         text = self.names[winner]
         bounds = _bounds_of_name(text, evidence.text)
