@@ -23,12 +23,12 @@ EAST_ASIAN = "[\u2e80-\u9fff\uff00-\uffef]"
 """Letters without blanks between words, and their punctuation, as a pattern."""
 _WORD = re.compile(r"\S+")
 # Hyphens that PDFium does not take for one.
-_OTHER_HYPHEN = re.compile(r"(?<=[^\W\d_])[\u2010\u00ad](?=\s*[\r\n])")
+_OTHER_HYPHEN = re.compile(r"[\u2010\u00ad](?<=[^\W\d_].)(?=\s*[\r\n])")
 _LINE_END = re.compile(r"(?<=\S)\s*[\r\n]\s*(?=\S)")
 # In place of the end of a line that letters of another height or size made within a word.
 _JOINT = "\u2060"
 # Places of ligatures in the two encodings of TeX; PDFium ends lines by \r\n.
-_LIGATURE = re.compile(r"(?:(?<=[a-z])|(?=.[a-z]))(?:[\v\f\x0e\x0f\x1b-\x1f]|\r(?!\n))", re.DOTALL)
+_LIGATURE = re.compile(r"(?:[\v\f\x0e\x0f\x1b-\x1f]|\r(?!\n))(?:(?<=[a-z].)|(?=[a-z]))", re.DOTALL)
 _LIGATURES = str.maketrans("\v\f\r\x0e\x0f\x1b\x1c\x1d\x1e\x1f", "ﬀﬁﬂﬃﬄﬀﬁﬂﬃﬄ")
 # Accents that may be glyphs of their own, with the blanks around them; what is put behind a letter
 # instead.
@@ -43,7 +43,7 @@ _MAX_DISTANCE = 200
 # turns round.
 _RTL = "[\u0590-\u08ff]"
 _RIGHT_TO_LEFT = re.compile(f"{_RTL}{{2,}}")
-_LAM_ALEF = re.compile(f"(?:(?<={_RTL})|(?=..{_RTL}))[\u0622\u0623\u0625\u0627]\u0644")
+_LAM_ALEF = re.compile(f"[\u0622\u0623\u0625\u0627]\u0644(?:(?<={_RTL}..)|(?={_RTL}))")
 # A digit that may be an exponent, behind its sign.
 _MAY_BE_EXPONENT = re.compile(rf"(?<=\d){_JOINT}*[-+\u2212⁻⁺]?[\d⁰¹²³⁴-⁹]")
 # In font sizes: between letters of a word, at most; and between letters of a line, which stand by so
