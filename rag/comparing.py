@@ -258,7 +258,7 @@ def find_comparison(question: str) -> Comparison | None:
 def _patterns(name: str) -> Sequence[tuple[re.Pattern[str], bool]]:
     """Each form with such names, and whether it asks for yes or no."""
     patterns = []
-    for form in (*_FORMS, *_THAN_FORMS):
+    for form in _FORMS + _THAN_FORMS:
         named = form.replace("FIRST", name.format("first")).replace("SECOND", name.format("second"))
         patterns.append((re.compile(named), form in _THAN_FORMS))
     return patterns
@@ -306,7 +306,7 @@ def _size_question(size: str, auxiliary: str, verb: str, noun: str) -> str | Non
         return f"How {noun} is {{}}"
     if verb in _IS and not is_amount and not noun:
         return f"How {size} is {{}}"
-    if verb in (*_IS, *_PREPOSITIONS):
+    if verb in _IS + _PREPOSITIONS:
         return None
     verb = re.sub(r"(?<!s)s$", "", verb)
     if verb in ("ha", "had"):
@@ -324,7 +324,8 @@ def _size_question(size: str, auxiliary: str, verb: str, noun: str) -> str | Non
 
 def _are_comparable(first: _Found, second: _Found) -> bool:
     """Whether two values are of one kind, differ, and are not of two columns of a table."""
-    value, other_value = first[0], second[0]
+    value = first[0]
+    other_value = second[0]
     known = min(len(value), len(other_value))
     if value[0] != other_value[0] or value[:known] == other_value[:known]:
         return False

@@ -187,8 +187,8 @@ def record_format_by_name(name: str) -> RecordFormat | None:
 def record_format(head: bytes, name: str) -> RecordFormat | Literal["markup"] | None:
     """The format of records by the first bytes (see `head_of`), otherwise by the file's name."""
     visible = head.lstrip()
-    # Arrow's stream, as the library datasets saves its tables, is read with Parquet.
-    if head.startswith((b"PAR1", b"\xff\xff\xff\xff")):
+    # Arrow's file, and its stream, as the library datasets saves its tables, are read with Parquet.
+    if head.startswith((b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")):
         return "parquet"
     if visible.startswith(b"{"):
         is_named_so = record_format_by_name(name) == "jsonl"

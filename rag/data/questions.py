@@ -250,5 +250,5 @@ def _question(record: object, fallback_id: str, location: str) -> Question:
         return question_of(record, fallback_id)
     except ValueError as error:
         raise DataError(f"{location}: {error}") from error
-    except (TypeError, LookupError, AttributeError) as error:
+    except (TypeError, LookupError, AttributeError, RecursionError) as error:
         raise DataError(f"{location}: a field has another shape than expected ({error})") from error

@@ -28,8 +28,8 @@ from rag.policies import Policy
 from readers.protocols import Reader, reader_name
 from retrievers.protocols import check_results
 
-# A score by the ids of its question and passage.
-_SCORES = re.compile(rb'\{\s*"[^"]*"\s*:\s*\{\s*"[^"]*"\s*:\s*[-\d]')
+# An object of scores by passage, of the first question.
+_SCORES = re.compile(rb'\{\s*"[^"]*"\s*:\s*\{')
 
 
 class AnswersQuestions(Protocol):
@@ -246,7 +246,7 @@ def _read_trec(path: Path, lookup: PassageLookup | None) -> dict[str, RankedPass
                     "is no number"
                 )
             found[passage.id] = (Hit(-1, passage.id, score), passage)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         hint = (
             "expected lines of one search: qid Q0 docid rank score tag, or qid docid and a rank (MS "
             "MARCO), a score (Tevatron) or both (ColBERT); or JSON of scores by question and passage"
@@ -282,11 +282,11 @@ def _run_rows(path: Path) -> Iterator[tuple[str, str, float]]:
     ranks = defaultdict[str, list[int]](list)
     for record in read_rows(str(path), format="text"):
         cells = refuse_bad(record)["question"].split()
+        if len(cells) == 6:
+            # Without "Q0" and the tag they are ColBERT's columns.
+            cells = [cells[0], *cells[2:5]]
         if len(cells) == 4:
             yield cells[0], cells[1], float(cells[3])
-            continue
-        if len(cells) == 6:
-            yield cells[0], cells[2], float(cells[4])
             continue
         if len(cells) != 3:
             raise ValueError(f"{record.location}: {len(cells)} columns")

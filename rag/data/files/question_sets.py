@@ -44,7 +44,11 @@ _NEGATIVE_FIELD = re.compile(r"(?:hard_)?neg(?:ative)?s?(?:_passages|_?\d+)?")
 _LABEL_FIELDS = ("label", "labels", "score", "scores")
 # Columns of tables whose cells may hold several values.
 _LIST_COLUMNS = (
-    *("answers", "answer", "golden_answers", "possible_answers", "ground_truths"),
+    "answers",
+    "answer",
+    "golden_answers",
+    "possible_answers",
+    "ground_truths",
     "gold_passage_ids",
 )
 # TriviaQA's test questions have this as their answer.

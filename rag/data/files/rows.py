@@ -182,10 +182,12 @@ def _parquet_rows(path: str) -> _NumberedValues:
 
 def _record_batches(path: str) -> Iterator[pa.RecordBatch]:
     with pa.memory_map(path) as file:
-        if file.read(4) == b"PAR1":
+        magic = file.read(4)
+        if magic == b"PAR1":
             yield from pq.ParquetFile(file).iter_batches(batch_size=_BATCH_ROWS)
         else:
-            file.seek(0)
+            # A file of Arrow is a stream behind its name.
+            file.seek(8 if magic == b"ARRO" else 0)
             yield from pa.ipc.open_stream(file)
 
 

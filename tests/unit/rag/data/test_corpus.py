@@ -258,6 +258,10 @@ def test_parquet(tmp_path: Path) -> None:
         written.write_table(pa.Table.from_pylist(rows), 2)
     (stream.parent / "state.json").write_text("{}")
     assert list(read_documents([stream.parent])) == list(read_documents([stream])) == EXPECTED
+    with pa.ipc.new_file(tmp_path / "c.arrow", pa.Table.from_pylist(rows).schema) as written:
+        written.write_table(pa.Table.from_pylist(rows), 2)
+    assert list(read_documents([tmp_path / "c.arrow"])) == EXPECTED
+    (tmp_path / "c.arrow").unlink()
     stream.write_bytes(stream.read_bytes()[:-300])
     with refusal(DataError):
         list(read_documents([stream]))

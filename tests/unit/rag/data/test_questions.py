@@ -183,6 +183,10 @@ MISTAKES = {
         b'{"question": "Who?", "supporting_facts": {"title": ["A"], "sent_id": [0, 1]}}',
     ),
     "fact without a sentence": ("q.jsonl", b'{"question": "Who?", "supporting_facts": [["A"]]}'),
+    "lists in lists in a text": (
+        "q.jsonl",
+        b'{"question": "Who?", "context": [], "supporting_facts": "' + b"[" * 100_000 + b'"}',
+    ),
 }
 
 

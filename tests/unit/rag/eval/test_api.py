@@ -188,6 +188,7 @@ def test_a_run_is_judged_as_deep_as_ks_and_it_go(
     [
         ("ranking.tsv", "1\tb\t1\t9.5\n1\ta\t2\t8.5\n"),
         ("run.json", '{"1": {"a": 0.5, "b": 2}, "2": {}}'),
+        ("run.json", '{"2": {}, "1": {"a": 0.5, "b": 2}}'),
         ("run.json", '{\n  "2": {\n    "a": -1\n  },\n  "1": {"c": -3e2, "b": 2, "a": 1}}'),
     ],
 )
@@ -210,8 +211,9 @@ BAD_RUNS = {
 }
 
 
-def test_scores_that_are_none_are_refused_in_json(tmp_path: Path) -> None:
-    run = write_files(tmp_path, {"run.json": '{"1": {"a": 0.5, "b": null}}'}) / "run.json"
+@pytest.mark.parametrize("found", ['{"a": 0.5, "b": null}', '{"a": NaN}', '{"a": 1}, "2": ["a"]'])
+def test_scores_that_are_none_are_refused_in_json(tmp_path: Path, found: str) -> None:
+    run = write_files(tmp_path, {"run.json": f'{{"1": {found}}}'}) / "run.json"
     with refusal(DataError):
         reciprocal_rank(run)
 
