@@ -28,7 +28,7 @@ _MONTH = re.compile(
 _NUMBER = re.compile(
     r"(?P<refused>(?<!\w)[-−–]\s?|(?:minus|negative|between) )?(?P<currency>[$€£])?\s?"
     # "1,5", "1.024.000" and "1.10.2" are no numbers that everyone reads alike.
-    r"(?<!\d)(?<!\d[.,])(?P<digits>\d+(?:(?:,\d\d)*,\d{3})?(?:\.\d+)?)(?![.,]?\d)"
+    r"(?<!\d)(?<!\d[.,])(?P<digits>\d+(?:(?:,\d{2,3})*,\d{3})?(?:\.\d+)?)(?![.,]?\d)"
     # Of "5 to 6", "1/2", "3 × 4" and "10^6", too, the first number is not the value.
     r"(?P<range>\s*(?:[-−–/×x^e]|to|and|or)\s*\d)?"
     r"(?:[\s-]*(?P<scale>thousand|million|billion|trillion|bn\b|(?(currency)[kmb]\b|(?<=\d)[kb]\b)))?"

@@ -246,6 +246,7 @@ def read_as(question: str, values: Mapping[str, str], confidence: float) -> Answ
         ("What is the population of {}?", "1.024.000", "44.000", None),
         ("What is the release of {}?", "1.10.2", "1.9", None),
         ("What is the population of {}?", "1,23,456", "99,000", "Ann Lee"),
+        ("What is the population of {}?", "1,234,567", "2,345,678.5", "Bob Ray"),
         ("How long is {}?", "1/2 inch", "3/8 inch", None),
         ("What is the sum of {}?", "2×10^6", "3×10^5", None),
         ("How hot is {}?", "minus 5 °C", "3 °C", None),
