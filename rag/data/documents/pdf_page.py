@@ -260,5 +260,8 @@ class PageReader:
 
 def _joined(letters: Sequence[str]) -> str:
     """The text of units of UTF-16; ligatures become letters."""
-    text = "".join(letters).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return unicodedata.normalize("NFKC", text)
+    text = "".join(letters)
+    if text.isascii():
+        return text
+    whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return unicodedata.normalize("NFKC", whole)
