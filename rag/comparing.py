@@ -180,12 +180,13 @@ class Comparison:
         path = tuple(map(_supported, (answer.evidence, other.evidence), self.questions))
         evidence = path[winner]
         text = self.names[winner]
-        bounds = _bounds_of_name(text, evidence.text)
         if self.asks_yes_no:
             text = ("Yes", "No")[winner]
-        elif bounds is not None:
-            text = evidence.text[slice(*bounds)]
-            evidence = replace(evidence, start=bounds[0], end=bounds[1])
+        else:
+            bounds = _bounds_of_name(text, evidence.text)
+            if bounds is not None:
+                text = evidence.text[slice(*bounds)]
+                evidence = replace(evidence, start=bounds[0], end=bounds[1])
         # Two values of which one is wrong are in the right order half of the time.
         confidence = (1.0 + answer.confidence * other.confidence) / 2
         best = Answer(text, 0.0, confidence, evidence, path)

@@ -57,8 +57,8 @@ def recognised_lines(page: Any, number: int) -> list[Line]:
     for box in _in_order(boxes, size):
         # Headings are as much larger as their boxes are higher.
         relative_size = round((box.bottom - box.top) / size * 2) / 2
-        place = float(box.left), float(height - box.bottom)
-        lines.append(Line(box.text, number, *place, size * relative_size, False, False, height))
+        corner = float(box.left), float(height - box.bottom)
+        lines.append(Line(box.text, number, *corner, size * relative_size, False, False, height))
     return lines
 
 
