@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from rag.data.documents import html, plain
+from rag.data.documents import bsd_pages, html, plain
 from rag.data.documents.blocks import Content, Unreadable, not_read
 
 _TIMEOUT_S = 60
@@ -32,7 +32,6 @@ _RTF_NUMBER = re.compile(
 )
 _MACRO_DEFINITION = re.compile(rb"^\.de1? .*?^\.\.$", re.MULTILINE | re.DOTALL)
 _BSD_PAGE = re.compile(rb"^\.Dd ", re.MULTILINE)
-_BSD_HEADING = re.compile(rb"^\.S[hs](?= )", re.MULTILINE)
 # An apostrophe, as DocBook's pages define it.
 _APOSTROPHE = rb"\*(Aq"
 # Pandoc writes this word in place of a table of tbl that spans columns or has other modifiers.
@@ -91,13 +90,14 @@ def latex(source: str) -> Content:
 
 
 def _read_manual_page(program: str, data: bytes) -> Content:
+    data = _MACRO_DEFINITION.sub(b"", data)
     if _BSD_PAGE.search(data):
-        # Pandoc's reader of other manual pages drops what BSD's macros hold, but its reader for
-        # these is strict.
         with suppress(Unreadable):
             return _run(program, "mdoc", data)
-    data = _MACRO_DEFINITION.sub(b"", data).replace(_APOSTROPHE, rb"\(aq")
-    data = _BSD_HEADING.sub(lambda macro: macro[0].upper(), data)
+        # Pandoc's reader of BSD's macros refuses pages that groff and mandoc show, and its reader of
+        # other pages drops what these macros hold. Latin-1 keeps the bytes of any encoding.
+        data = bsd_pages.as_man(data.decode("latin-1")).encode("latin-1")
+    data = data.replace(_APOSTROPHE, rb"\(aq")
     if b"\\{" not in data:
         # Pandoc stops at the end of what has not begun.
         data = data.replace(b"\n.\\}\n", b"\n")

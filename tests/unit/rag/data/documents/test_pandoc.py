@@ -85,8 +85,25 @@ def test_headings_words_and_tables_survive(kind: str, name: str) -> None:
         (
             "hunt.6",
             ".Dd May 1\n.Dt HUNT 6\n.Sh NAME\nhunt\n.Sh OPTIONS\n\\-q Quiet.\n.Unknown macro\n",
-            "name",
-            ["heading: OPTIONS", "paragraph: -q Quiet."],
+            "hunt",
+            ["heading: OPTIONS", "paragraph: -q Quiet. macro"],
+        ),
+        (
+            "hunt.6",  # without .Os, and Xo outside of an entry: pandoc's reader refuses either
+            ".Dd May 1\n.Dt HUNT 6\n.Sh NAME\n.Nm hunt\n.Nd game\n.Sh OPTIONS\n"
+            ".Nm\nhides, see\n.Xr trek 6 .\n.Bl -tag -width x\n"
+            ".It Xo Ic new-map\n.Op Fl dE\n.Op Fl s Ar size\n.Xc\n.D1 Pq alias : Ic new\n"
+            "Draws one, twice with\n.Xo ( Fl Fl slow ) Xc .\n"
+            ".It Fl q Ns Ar N , Fl Fl quiet Ns = Ns Ar N\nQuiet.\n.El\n"
+            '.Bl -column a b\n.It Li * Ta "Here."\n.El\n',
+            "hunt",
+            [
+                "heading: OPTIONS",
+                "paragraph: hunt hides, see trek(6).",
+                "item: new-map [-dE] [-s size]: (alias: new) Draws one, twice with (--slow).",
+                "item: -qN, --quiet=N: Quiet.",
+                "paragraph: * Here.",
+            ],
         ),
         (
             "a.rtf",
