@@ -41,11 +41,15 @@ def with_gold(record: Record, passages: Mapping[str, Passage]) -> Record:
 
 
 def reworded(question: Question, text: str) -> Record:
-    """The question in other words, with the context and answers of its set."""
+    """The question in other words, with the context and answers of its set. Where the set does not
+    say where an answer stands (NQ), it is the first place in the context.
+    """
     gold = question.gold[0].passage
+    starts = question.answer_starts or [gold.text.find(answer) for answer in question.answers]
     answers = []
-    for answer, start in zip(question.answers, question.answer_starts, strict=False):
-        answers.append({"text": answer, "start": start})
+    for answer, start in zip(question.answers, starts, strict=False):
+        if start >= 0:
+            answers.append({"text": answer, "start": start})
     return {
         "id": question.id,
         "title": gold.title,

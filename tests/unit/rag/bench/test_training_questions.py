@@ -49,7 +49,7 @@ def test_documents_are_those_of_the_sources_and_none_of_the_sets_that_judge():
 
 @pytest.fixture
 def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One set whose question was reworded, and the folder of questions over one document."""
+    """Two sets whose questions were reworded (one without places of answers), and written ones."""
     folder = tmp_path / "questions"
     folder.mkdir()
     written = {"document": "tool/tool.txt", "kind": "fact", "part": "train", "model": "m"}
@@ -64,11 +64,14 @@ def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ]
     lines = [json.dumps(record | written) for record in records]
     (folder / "written.jsonl").write_text("\n".join(lines))
-    other_words = {"id": "q1", "set": "reviews", "question": "What lasts?", "model": "m"}
-    (folder / "reworded.jsonl").write_text(json.dumps(other_words))
+    other_words = [
+        {"id": "r1", "set": "reviews", "question": "What lasts?", "model": "m"},
+        {"id": "q1", "set": "open", "question": "Which river leaves the Alps?", "model": "m"},
+    ]
+    (folder / "reworded.jsonl").write_text("\n".join(map(json.dumps, other_words)))
     monkeypatch.setattr(training, "FOLDER", folder)
     record = {
-        "id": "q1",
+        "id": "r1",
         "dataset": "reviews",
         "title": "Torch",
         "context": "The lamp is dim, its battery is good.",
@@ -78,6 +81,10 @@ def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }
     (tmp_path / "sets/reviews").mkdir(parents=True)
     (tmp_path / "sets/reviews/train.jsonl").write_text(json.dumps(record))
+    (tmp_path / "sets/open").mkdir()
+    gold = {"title": "Alps", "text": "Of the Alps' rivers the Rhine is the longest."}
+    unplaced = {"question": "rivers of the alps", "answers": ["the Rhine"], "positive_ctxs": [gold]}
+    (tmp_path / "sets/open/train.jsonl").write_text(json.dumps(unplaced))
     return tmp_path / "sets"
 
 
@@ -94,8 +101,11 @@ def test_training_sets_have_gold_passages_and_other_words(tmp_path: Path, sets: 
     assert [(e.question, [p.text for p in e.positives]) for e in written] == [
         ("How loud?", ["The tool is as loud as ten others."])
     ]
-    (reworded,) = read_set(TrainingSet(questions=tmp_path / "out/reworded-prose.jsonl"))
-    assert (reworded.question, reworded.answer_starts) == ("What lasts?", (21,))
+    reworded = read_set(TrainingSet(questions=tmp_path / "out/reworded-prose.jsonl"))
+    assert [(e.question, e.answer_starts) for e in reworded] == [
+        ("What lasts?", (21,)),
+        ("Which river leaves the Alps?", (20,)),
+    ]
     assert (tmp_path / "out/reworded-tables.jsonl").read_text() == ""
 
 
