@@ -7,7 +7,6 @@ with its `train….json…` (SQuAD: the official file, in `squad`). OUT gets `wr
 each part, with the texts of the gold passages, and `reworded-prose.jsonl`, `reworded-tables.jsonl`.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from cyclopts import run
 
 from indexers.index import Index
 from rag.core.errors import DataError
-from rag.core.files import atomic_path
 from rag.core.types import Passage, Question
+from rag.data.files.rows import json_records, write_json_lines
 from rag.data.questions import read_questions
 
 FOLDER = Path(__file__).parent
@@ -29,8 +28,7 @@ Record = Mapping[str, Any]
 
 def read_records(name: str) -> list[Record]:
     """The records of a file of this folder."""
-    lines = (FOLDER / name).read_text("utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    return list(json_records(FOLDER / name))
 
 
 def with_gold(record: Record, passages: Mapping[str, Passage]) -> Record:
@@ -41,21 +39,19 @@ def with_gold(record: Record, passages: Mapping[str, Passage]) -> Record:
 
 
 def reworded(question: Question, text: str) -> Record:
-    """The question in other words, with the context and answers of its set. Where the set does not
-    say where an answer stands (NQ), it is the first place in the context.
+    """The question in other words, with the context and answers of its set: with their places where
+    the set states them, else (NQ) as words, which a reader's training looks for itself.
     """
     gold = question.gold[0].passage
-    starts = question.answer_starts or [gold.text.find(answer) for answer in question.answers]
-    answers = []
-    for answer, start in zip(question.answers, starts, strict=False):
-        if start >= 0:
-            answers.append({"text": answer, "start": start})
+    placed = []
+    for answer, start in zip(question.answers, question.answer_starts, strict=False):
+        placed.append({"text": answer, "start": start})
     return {
         "id": question.id,
         "title": gold.title,
         "context": gold.text,
         "question": text,
-        "answers": answers,
+        "answers": placed or list(question.answers),
     }
 
 
@@ -87,13 +83,6 @@ def _reworded_sets(sets: Path) -> dict[str, list[Record]]:
     return records
 
 
-def _write(path: Path, records: Iterable[Record]) -> None:
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as lines:
-        for record in records:
-            lines.write(json.dumps(record, ensure_ascii=False) + "\n")
-    print(path)
-
-
 def main(index: Path, sets: Path, out: Path, /) -> None:
     """Write the training sets.
 
@@ -102,15 +91,15 @@ def main(index: Path, sets: Path, out: Path, /) -> None:
         sets: The sets whose questions were reworded.
         out: The folder to write into.
     """
-    out.mkdir(parents=True, exist_ok=True)
     written = read_records("written.jsonl")
     ids = {passage_id for record in written for passage_id in record["gold_passage_ids"]}
     passages = _read_passages(index, ids)
     for part in PARTS:
         of_part = (with_gold(record, passages) for record in written if record["part"] == part)
-        _write(out / f"written-{part}.jsonl", of_part)
+        write_json_lines(out / f"written-{part}.jsonl", of_part)
     for kind, records in _reworded_sets(sets).items():
-        _write(out / f"reworded-{kind}.jsonl", records)
+        write_json_lines(out / f"reworded-{kind}.jsonl", records)
+    print(out)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ import pytest
 import rag
 from rag.bench.questions import training
 from rag.core.errors import DataError
+from rag.data.files.rows import write_json_lines
+from rag.data.text import AnswerMatcher
 from readers.extractive.training.config import TrainingSet
 from readers.extractive.training.data import read_set
 from tests.support.messages import refusal
@@ -51,7 +53,6 @@ def test_documents_are_those_of_the_sources_and_none_of_the_sets_that_judge():
 def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two sets whose questions were reworded (one without places of answers), and written ones."""
     folder = tmp_path / "questions"
-    folder.mkdir()
     written = {"document": "tool/tool.txt", "kind": "fact", "part": "train", "model": "m"}
     records = [
         {
@@ -62,13 +63,12 @@ def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         },
         {"id": "w2", "question": "How red?", "answers": [], "gold_passage_ids": []},
     ]
-    lines = [json.dumps(record | written) for record in records]
-    (folder / "written.jsonl").write_text("\n".join(lines))
+    write_json_lines(folder / "written.jsonl", [record | written for record in records])
     other_words = [
         {"id": "r1", "set": "reviews", "question": "What lasts?", "model": "m"},
         {"id": "q1", "set": "open", "question": "Which river leaves the Alps?", "model": "m"},
     ]
-    (folder / "reworded.jsonl").write_text("\n".join(map(json.dumps, other_words)))
+    write_json_lines(folder / "reworded.jsonl", other_words)
     monkeypatch.setattr(training, "FOLDER", folder)
     record = {
         "id": "r1",
@@ -79,12 +79,10 @@ def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "answers": [{"text": "battery", "start": 21}],
         "answerable": True,
     }
-    (tmp_path / "sets/reviews").mkdir(parents=True)
-    (tmp_path / "sets/reviews/train.jsonl").write_text(json.dumps(record))
-    (tmp_path / "sets/open").mkdir()
+    write_json_lines(tmp_path / "sets/reviews/train.jsonl", [record])
     gold = {"title": "Alps", "text": "Of the Alps' rivers the Rhine is the longest."}
     unplaced = {"question": "rivers of the alps", "answers": ["the Rhine"], "positive_ctxs": [gold]}
-    (tmp_path / "sets/open/train.jsonl").write_text(json.dumps(unplaced))
+    write_json_lines(tmp_path / "sets/open/train.jsonl", [unplaced])
     return tmp_path / "sets"
 
 
@@ -101,11 +99,10 @@ def test_training_sets_have_gold_passages_and_other_words(tmp_path: Path, sets: 
     assert [(e.question, [p.text for p in e.positives]) for e in written] == [
         ("How loud?", ["The tool is as loud as ten others."])
     ]
-    reworded = read_set(TrainingSet(questions=tmp_path / "out/reworded-prose.jsonl"))
-    assert [(e.question, e.answer_starts) for e in reworded] == [
-        ("What lasts?", (21,)),
-        ("Which river leaves the Alps?", (20,)),
-    ]
+    placed, unplaced = read_set(TrainingSet(questions=tmp_path / "out/reworded-prose.jsonl"))
+    assert (placed.question, placed.answer_starts) == ("What lasts?", (21,))
+    assert (unplaced.question, unplaced.answer_starts) == ("Which river leaves the Alps?", ())
+    assert AnswerMatcher(unplaced.answers).places(unplaced.positives[0].text) == [(20, 29)]
     assert (tmp_path / "out/reworded-tables.jsonl").read_text() == ""
 
 
